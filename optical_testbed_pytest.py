@@ -92,9 +92,9 @@ def _check_packages() -> None:
     from optical_testbed_home import HOME, hidden_packages
 
     if hidden := hidden_packages():
-        words = ", ".join(f"`{name}` is {place}" for name, place in hidden.items())
+        text = ", ".join(f"`{name}` is {place}" for name, place in hidden.items())
         fix = f"rename it, or run these tests from another directory with --import-mode=importlib; wanted {HOME}"
-        pytest.fail(f"packages of optical-testbed are hidden by others of the same name: {words}; {fix}", pytrace=False)
+        pytest.fail(f"packages of optical-testbed are hidden by others of the same name: {text}; {fix}", pytrace=False)
 
 
 def _wanted(request: pytest.FixtureRequest) -> tuple[str, int]:

@@ -125,7 +125,7 @@ def directories() -> None:
         (VAR, 0o711),
         (VAR + "/jobs", 0o711),  # in it one directory per job, of the job's user
         (VAR + "/checkpoints", 0o711),  # likewise
-        (VAR + "/turns", 0o711),  # in it one socket per running job, of the job's user
+        (VAR + "/ring_changes", 0o711),  # in it one socket per running job, of the job's user
         (VAR + "/slots", 0o711),  # likewise
         (VAR + "/started", 0o700),  # records of jobs: root signals the process that they name
         (VAR + "/workloads", 0o711),
@@ -190,7 +190,7 @@ def execute(argv: list[str] | None, tolerate: bool = False) -> None:
         )
 
 
-def words(value: object) -> bool:
+def text(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(w, str) for w in value)
 
 
@@ -200,6 +200,6 @@ def rows(request: Json, key: str, width: int) -> list[list[str]]:
     if not isinstance(value, list):
         raise bad(f"{key}: a list is needed")
     for i, row in enumerate(value):
-        if not words(row) or len(row) != width:
+        if not text(row) or len(row) != width:
             raise bad(f"{key}[{i}]: {width} words are needed, got {row!r}")
     return value

@@ -17,8 +17,8 @@ from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, intege
 from agent.client import Client
 from agent.fence import OWN, Fence
 from agent.host.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
-from agent.host.slices import chosen
-from agent.jobs import beats, files
+from agent.host.partitions import chosen
+from agent.jobs import files, heartbeats
 from agent.jobs.demand import demand
 from agent.jobs.handoff import Handoff
 from agent.jobs.processes import Jobs
@@ -82,7 +82,7 @@ class Server:
         self.samples = Counters(self)
         self.probes = Probes(self)
         self.arming.crossed = self.probes.cross
-        self.generations.kick.meet = self.probes.meet
+        self.generations.flush.meet = self.probes.meet
         self.ends = FibreEnds(self)
         self.traffic = Traffic(self)
         self.handoff: Handoff = Handoff(self)
@@ -142,10 +142,10 @@ class Server:
             sys.stderr.write(traceback.format_exc())
             sys.stderr.flush()
 
-    def beat(self) -> None:
+    def one_heartbeat(self) -> None:
         assert self.heartbeat is not None
         os.write(self.heartbeat, b".")
-        self.timer(time.monotonic_ns() + 1_000_000_000, self.beat)
+        self.timer(time.monotonic_ns() + 1_000_000_000, self.one_heartbeat)
 
     def listen(self) -> None:
         """Serve the Unix socket; only root may open it."""
@@ -158,7 +158,7 @@ class Server:
         self.listener.listen(64)
         self.register(self.listener.fileno(), self.accept)
         if self.heartbeat is not None:
-            self.beat()
+            self.one_heartbeat()
 
     def accept(self, _: int) -> None:
         try:
@@ -300,7 +300,7 @@ class Server:
         self.ports = {p["number"]: p["interface"] for p in self.facts.get("ports", ())}
         self.numbers = {name: n for n, name in self.ports.items()}
         self.interfaces.update(links(self.nl))
-        self.generations.rule = chosen()  # the host may have got its first slice
+        self.generations.rule = chosen()  # the host may have got its first partition
         self.probes.listen(self.facts.get("echo", []))
         return {"host": self.host, "provision": self.facts.get("sha")}
 
@@ -364,17 +364,17 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "job.hold": lambda server, request, _, answer: server.handoff.hold(request, answer),
     "job.go": lambda server, request, _, answer: server.handoff.go(request, answer),
     "job.drop": lambda server, request, *_: server.handoff.drop(request),
-    "job.turns": lambda server, request, *_: server.handoff.turns(request),
+    "job.turns": lambda server, request, *_: server.handoff.ring_changes(request),
     "pace": lambda server, request, *_: server.handoff.pace(request),
     "pace.stop": lambda server, request, *_: server.handoff.unpace(request),
     "slots": lambda server, *_: server.slots.status(),
     "slots.load": lambda server, request, *_: server.slots.load(request),
     "slots.tick": lambda server, request, *_: server.slots.tick(request),
-    "slots.turn": lambda server, request, *_: server.slots.turn(request),
+    "slots.turn": lambda server, request, *_: server.slots.change_rings(request),
     "slots.stop": lambda server, *_: server.slots.stop(),
     "job.tail": lambda server, request, *_: server.jobs.tail(request),
     "job.secret": lambda server, request, *_: server.jobs.secret(request),
-    "beats": lambda server, request, *_: beats.beats(server, request),
+    "heartbeats": lambda server, request, *_: heartbeats.heartbeats(server, request),
     "demand": lambda server, request, _, answer: demand(server, request, answer),
 }
 

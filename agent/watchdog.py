@@ -14,7 +14,7 @@ import time
 from agent.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, keep, own_sha, read, write
 from agent.calls import alive, call
 from agent.daemon import Server
-from agent.host.slices import top_of
+from agent.host.partitions import top_of
 from agent.jobs.processes import start_time
 
 TYPE_CHECKING = False
@@ -126,15 +126,15 @@ def start() -> Json:
     directories()
     gate = os.open(RUN + "/start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(gate, fcntl.LOCK_EX)
-    there = alive()
-    if there and there["committer"] == own_sha():
+    existing = alive()
+    if existing and existing["committer"] == own_sha():
         call([{"op": "reload"}])
-        return {"pid": there["pid"], "started": False}
+        return {"pid": existing["pid"], "started": False}
     stop()
-    said = len(read(LOG))
+    reported = len(read(LOG))
     if read("/proc/1/comm").strip() == "systemd" and shutil.which("systemctl") and top_of(VAR) == "/var/lib/testbed":
         name, own = "testbed-committer.service", f"ExecStartPre=-{sys.executable} -S -E {PROGRAM} boot\n"
-        if top_of(VAR) != VAR:  # of a slice: its host's agent makes links and addresses ready
+        if top_of(VAR) != VAR:  # of a partition: its host's agent makes links and addresses ready
             name, own = f"testbed-committer-{os.path.basename(VAR)}.service", f"Environment=TESTBED_VAR={VAR} TESTBED_RUN={RUN}\n"
         keep("/etc/systemd/system/" + name, UNIT.format(python=sys.executable, file=PROGRAM, own=own))
         execute(["systemctl", "daemon-reload"])
@@ -144,17 +144,17 @@ def start() -> Json:
     give_up = time.monotonic() + STARTS_S
     seen: int | None = None
     while time.monotonic() < give_up:
-        there = alive()
-        if there:
-            return {"pid": there["pid"], "started": True}
+        existing = alive()
+        if existing:
+            return {"pid": existing["pid"], "started": True}
         now = watchdog_pid()
-        if ended(said) >= TRIES or (seen is not None and now is None):
+        if ended(reported) >= TRIES or (seen is not None and now is None):
             break
         seen = now
         time.sleep(0.005)
     stop()
-    words = "ended as it started" if time.monotonic() < give_up else f"does not answer after {STARTS_S:.0f} s"
-    raise Failure("failed", f"the daemon {words} ({SOCKET}): {read(LOG)[-500:].strip()}")
+    text = "ended as it started" if time.monotonic() < give_up else f"does not answer after {STARTS_S:.0f} s"
+    raise Failure("failed", f"the daemon {text} ({SOCKET}): {read(LOG)[-500:].strip()}")
 
 
 def ended(since: int) -> int:

@@ -29,11 +29,11 @@ NAMES = (
     "journal_cost",
     "dark_window",
     "move_cost",
-    "hold_kick",
+    "hold_flush",
     "job_pause",
     "allreduce",
     "backend",
-    "beats",
+    "heartbeats",
     "tl1_parse",
     "reader_growth",
     "driver_overhead",
@@ -68,10 +68,10 @@ AGAINST = ("cli_start", "up_total", "dark_window")
 
 def main() -> int:
     """Run what was asked, one after the other, and close with a table of value, limit and verdict."""
-    words = [word for word in sys.argv[1:] if word != "--record"]
-    kept = len(words) < len(sys.argv) - 1
-    at = words.index("--against") if "--against" in words else len(words)
-    wanted, other = words[:at] or ["all"], [str(Path(word).resolve()) if number else word for number, word in enumerate(words[at:])]
+    argv = [word for word in sys.argv[1:] if word != "--record"]
+    kept = len(argv) < len(sys.argv) - 1
+    at = argv.index("--against") if "--against" in argv else len(argv)
+    wanted, other = argv[:at] or ["all"], [str(Path(word).resolve()) if number else word for number, word in enumerate(argv[at:])]
     names = list(NAMES) if wanted == ["all"] else wanted
     if unknown := [n for n in names if n not in NAMES]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)

@@ -35,10 +35,10 @@ from orchestrator.experiments.scenario import interval
 from orchestrator.telemetry.reader import read_points
 
 SCENARIO = ROOT / "extensions" / "adapt" / "scenarios" / "mixnet-moe"
-BUDGET_S = {"scenario": 850.0, "turns": 300.0}
+BUDGET_S = {"scenario": 850.0, "changes": 300.0}
 """A part has so long (s), and is stopped then: what was measured until then counts."""
 DRIFT, COMPUTE_MS = 12, 150.0  # of the scenario's plans
-TURNS = 200
+CHANGES = 200
 OVER_FIXED, OVER_ORACLE, CONTROL, EXPOSED = 0.75, 1.15, 0.05, 0.05
 APART_S = 0.3
 """Two changes of the glass that lie further apart (s) are of two turns."""
@@ -48,25 +48,25 @@ Record = dict[str, Any]
 
 @dataclass
 class Arm:
-    """What the measurements of one arm gave. comm_ms: a list for each time between two shifts. exposed, said: shares of an
+    """What the measurements of one arm gave. comm_ms: a list for each time between two shifts. exposed, reported: shares of an
     iteration, one a turn, by the glass and the records, and by the adapter. lost: iterations missing between first and last."""
 
     comm_ms: list[list[float]] = field(default_factory=list)
     iteration_ms: list[float] = field(default_factory=list)
     exposed: list[float] = field(default_factory=list)
-    said: list[float] = field(default_factory=list)
+    reported: list[float] = field(default_factory=list)
     dark_ms: list[float] = field(default_factory=list)
-    turns: int = 0
+    changes: int = 0
     failed: int = 0
     lost: int = 0
 
     def __str__(self) -> str:
         took = f"{len(self.iteration_ms)} iterations of {median(self.iteration_ms):.0f} ms"
-        return f"{took}, {self.turns} turns, {self.failed} failed, {self.lost} iterations lost"
+        return f"{took}, {self.changes} turns, {self.failed} failed, {self.lost} iterations lost"
 
 
 @dataclass
-class Glass:
+class FibrePlant:
     """The changes of all switches of a lab that runs meanwhile, read again and again until it stops."""
 
     socket: Path
@@ -85,25 +85,25 @@ class Glass:
         """From the first circuit that went to the last that came, of each turn (wall s)."""
         offset = time.time() - time.monotonic()
         events = sorted((event[0] + offset, event[1]) for events in self.seen.values() for event in events)
-        turns: list[tuple[float, float]] = []
+        changes: list[tuple[float, float]] = []
         for at, what in events:
-            if what == "broken" and (not turns or at > turns[-1][1] + APART_S):
-                turns.append((at, at))
-            elif turns and at <= turns[-1][1] + APART_S:
-                turns[-1] = (turns[-1][0], at)
-        return turns
+            if what == "broken" and (not changes or at > changes[-1][1] + APART_S):
+                changes.append((at, at))
+            elif changes and at <= changes[-1][1] + APART_S:
+                changes[-1] = (changes[-1][0], at)
+        return changes
 
 
 @contextmanager
-def watched(socket: Path) -> Iterator[Glass]:
+def watched(socket: Path) -> Iterator[FibrePlant]:
     """The changes of a lab's switches while this block runs."""
-    glass = Glass(socket)
-    watching = threading.Thread(target=glass.watch)
+    light = FibrePlant(socket)
+    watching = threading.Thread(target=light.watch)
     watching.start()
     try:
-        yield glass
+        yield light
     finally:
-        glass.ended.set()
+        light.ended.set()
         watching.join()
 
 
@@ -128,14 +128,14 @@ def measured(folder: Path) -> dict[str, Arm]:
         "TESTBED_DATA_DIR": str(folder / "data"),
         "TESTBED_LOCK_DIR": str(folder / "locks"),
     }
-    with watched(state / "scenarios" / SCENARIO.name / "state" / "control.sock") as glass:
+    with watched(state / "scenarios" / SCENARIO.name / "state" / "control.sock") as light:
         work(["experiment", "reproduce", SCENARIO.name], env, BUDGET_S["scenario"])
     (kept,) = (json.loads(file.read_text()) for file in (state / "campaigns").glob("*/campaign.json"))
     warm_up, iterations = kept["warm_up"], kept["iterations"]
     arms = {name: Arm() for name in kept["arms"]}
     for slot in kept["slots"]:
         if slot["state"] == "done":
-            take(arms[slot["arm"]], slot["jobs"]["trainer"][0]["run"], state / "runs", glass.dark(), warm_up, iterations)
+            take(arms[slot["arm"]], slot["jobs"]["trainer"][0]["run"], state / "runs", light.dark(), warm_up, iterations)
     for name, arm in arms.items():
         if not arm.comm_ms:
             why = next((slot["error"] for slot in kept["slots"] if slot["arm"] == name and slot.get("error")), "too slow")
@@ -144,17 +144,17 @@ def measured(folder: Path) -> dict[str, Arm]:
 
 
 def fast() -> Arm:
-    """Turns in a job whose traffic shifts in every iteration: `TURNS`, or as many as there is time for."""
+    """Turns in a job whose traffic shifts in every iteration: `CHANGES`, or as many as there is time for."""
     arm = Arm()
     with bench_lab(8, "--electrical", "ideal@20", "--rate-mbps", "50", "--settle-s", "0.05") as lab:
         plan = json.loads((SCENARIO / "plans" / "adapted.json").read_text())
         plan["job"]["args"]["drift"] = 1
         (path := lab.folder / "plan.json").write_text(json.dumps(plan))
-        with watched(lab.state / "control.sock") as glass:
+        with watched(lab.state / "control.sock") as light:
             lab.call("up", "--topology", path)
-            work(["service", "run", "adapt", "--turns", str(TURNS)], lab.env, BUDGET_S["turns"])
+            work(["service", "run", "adapt", "--turns", str(CHANGES)], lab.env, BUDGET_S["changes"])
             run = lab.call("job", "stop")["run"]
-        take(arm, run, lab.folder / "runs" / "runs", glass.dark())
+        take(arm, run, lab.folder / "runs" / "runs", light.dark())
     return arm
 
 
@@ -181,17 +181,17 @@ def take(arm: Arm, run: str, runs: Path, dark: list[tuple[float, float]], warm_u
             if not begins[0] < at < begins[-1]:
                 continue
             arm.failed += point.tags["what"] == "failed"
-            if point.tags["what"] == "turned" and number in took:
-                arm.turns += 1
-                arm.said.append(float(point.fields["exposed_ms"] or 0.0) / took[number])
+            if point.tags["what"] == "changed" and number in took:
+                arm.changes += 1
+                arm.reported.append(float(point.fields["exposed_ms"] or 0.0) / took[number])
 
 
-def ratio(of: Arm, over: Arm, words: str) -> interval.Interval:
+def ratio(of: Arm, over: Arm, text: str) -> interval.Interval:
     """Mean all-to-all time of one arm over that of another; printed."""
     found = interval.compare_arms(over.comm_ms, of.comm_ms, middle=fmean)
     assert found is not None, "both were measured"
     print(
-        f"  {words:<40} {found.ratio.value:.3f} ({found.ratio.low:.3f} to {found.ratio.high:.3f});"
+        f"  {text:<40} {found.ratio.value:.3f} ({found.ratio.low:.3f} to {found.ratio.high:.3f});"
         f" {found.b.value:.0f} over {found.a.value:.0f} ms",
         flush=True,
     )
@@ -200,14 +200,14 @@ def ratio(of: Arm, over: Arm, words: str) -> interval.Interval:
 
 def exposed(arm: Arm, more: Record) -> bool:
     """Whether all darkness fell into the job's computing but for a small share of an iteration; printed, and added to `more`."""
-    most = max([*arm.exposed, *arm.said], default=1.0)
-    within = sum(share < EXPOSED for share in arm.exposed), sum(share < EXPOSED for share in arm.said)
+    most = max([*arm.exposed, *arm.reported], default=1.0)
+    within = sum(share < EXPOSED for share in arm.exposed), sum(share < EXPOSED for share in arm.reported)
     print(
         f"  dark {median(arm.dark_ms or [0.0]):.0f} ms a turn; exposed, of an iteration: below {EXPOSED:.0%} in"
-        f" {within[0]} of {len(arm.exposed)} by the glass, {within[1]} of {len(arm.said)} by the adapter; most {most:.1%}",
+        f" {within[0]} of {len(arm.exposed)} by the glass, {within[1]} of {len(arm.reported)} by the adapter; most {most:.1%}",
         flush=True,
     )
-    more["exposed"] = {"most": round(most, 4), "within": within, "of": (len(arm.exposed), len(arm.said))}
+    more["exposed"] = {"most": round(most, 4), "within": within, "of": (len(arm.exposed), len(arm.reported))}
     return most < EXPOSED
 
 
@@ -217,7 +217,7 @@ def main() -> int:
     ahead()
     part = sys.argv[1] if len(sys.argv) > 1 else "scenario"
     began, more = time.monotonic(), dict[str, Any]()
-    if part == "turns":
+    if part == "changes":
         arms = {part: fast()}
     else:
         with tempfile.TemporaryDirectory(prefix="testbed-bench-") as name:
@@ -227,9 +227,9 @@ def main() -> int:
     good = not any(a.lost or a.failed for a in arms.values())
     print(f"  took {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}")
     more = {"label": "native", "lost": sum(a.lost for a in arms.values())}
-    if part == "turns":
+    if part == "changes":
         good &= exposed(arms[part], more)
-        return verdict("adapt_turns", arms[part].turns, "turns", TURNS, "at least", also=good, **more)
+        return verdict("adapt_changes", arms[part].changes, "changes", CHANGES, "at least", also=good, **more)
     control = ratio(arms["uniform-adapt"], arms["uniform-fixed"], "uniform: adapted over fixed")
     over = ratio(arms["adapt"], arms["fixed"], "adapted over best fixed circuits")
     oracle = ratio(arms["adapt"], arms["oracle"], "adapted over circuits known in advance")

@@ -99,20 +99,20 @@ def copied(lab: BenchLab, into: Copies) -> Iterator[None]:
     with ExitStack() as stack:
         for pid in pids(lab).values():
             with within(pid):
-                door = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)))
-                door.bind((f"el{PORT}", 3))
-            door.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
-            door.settimeout(0.2)
+                listener = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)))
+                listener.bind((f"el{PORT}", 3))
+            listener.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+            listener.settimeout(0.2)
 
-            def note(door: socket.socket = door) -> None:
+            def note(listener: socket.socket = listener) -> None:
                 while not over.is_set():
                     try:
-                        packet, (_, protocol, *_) = door.recvfrom(1 << 16)
+                        packet, (_, protocol, *_) = listener.recvfrom(1 << 16)
                     except TimeoutError:
                         continue
                     if protocol == 0x0800:
                         into.take(packet)
-                lost = struct.unpack("II", door.getsockopt(263, 6, 8))[1]  # SOL_PACKET, PACKET_STATISTICS
+                lost = struct.unpack("II", listener.getsockopt(263, 6, 8))[1]  # SOL_PACKET, PACKET_STATISTICS
                 into.missed += lost
 
             threads.append(threading.Thread(target=note, daemon=True))

@@ -58,12 +58,12 @@ def main() -> int:
     seen: dict[int, list[float]] = {1: [], 4: []}
     with bench_lab() as lab:
         plans = {rings: plan(lab, rings) for rings in seen}
-        for turn in range(ROUNDS):
+        for step in range(ROUNDS):
             for rings, path in plans.items():
                 seen[rings].append(busbw_mbps(lab, path))
                 share = seen[rings][-1] / (LINK_MBPS * GOODPUT)
                 print(
-                    f"  round {turn + 1}, {rings} ring(s): busbw {seen[rings][-1]:7.1f} Mb/s, {share:.3f} of one link", flush=True
+                    f"  round {step + 1}, {rings} ring(s): busbw {seen[rings][-1]:7.1f} Mb/s, {share:.3f} of one link", flush=True
                 )
     one, four = (statistics.median(values) for values in seen.values())
     of_link = one / (LINK_MBPS * GOODPUT)

@@ -115,10 +115,10 @@ def main() -> int:
             print(
                 f"  gpt over {name:<8} loss {losses[name]:.6f} after {len(lines)}, {took_ms[name]:.0f} ms an iteration", flush=True
             )
-        for turn in range(ROUNDS):
+        for step in range(ROUNDS):
             for name in BACKENDS:
                 rates[name].append(busbw_mbps(output(lab, plan(lab, f"sum-{name}"))))
-                print(f"  round {turn + 1}, {name:<8} busbw {rates[name][-1]:7.1f} Mb/s", flush=True)
+                print(f"  round {step + 1}, {name:<8} busbw {rates[name][-1]:7.1f} Mb/s", flush=True)
     ours, gloos = (statistics.median(rates[name]) for name in BACKENDS)
     apart = abs(losses["testbed"] - losses["gloo"])
     return verdict(

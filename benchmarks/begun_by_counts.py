@@ -76,7 +76,7 @@ class _Counts:
 class _Machine:
     def __init__(self, core: Core, layers: Sequence[Layer], query: Row, arrivals: Sequence[int], stop_and_go: bool) -> None:
         self._core, self._layers, self._arrivals, self._stop_and_go = core, layers, arrivals, stop_and_go
-        self._now, self._idle_until, self._there = 0, 0, 0  # cycle; nothing begins before; words of the query that have come
+        self._now, self._idle_until, self._present = 0, 0, 0  # cycle; nothing begins before; words of the query that have come
         self._layer, self._row, self._word = 0, 0, 0  # what is begun next
         self._inputs, self._outputs = list(query), [0] * len(layers[0].weights)
         self._flying: deque[tuple[int, int, int]] = deque()  # when it comes out of the light, row, sum of one word
@@ -122,10 +122,10 @@ class _Machine:
 
     def _cycle(self) -> None:
         # First, so that an action is seen in the cycle after the count that was complete, as with registers.
-        if self._may_begin and self._now >= self._idle_until and (self._layer or self._row or self._word < self._there):
+        if self._may_begin and self._now >= self._idle_until and (self._layer or self._row or self._word < self._present):
             self._shine()
-        while self._there < len(self._arrivals) and self._arrivals[self._there] <= self._now:
-            self._there += 1
+        while self._present < len(self._arrivals) and self._arrivals[self._present] <= self._now:
+            self._present += 1
             self._counts.saw("query words")
         if self._flying and self._flying[0][0] == self._now:
             _, self._arriving, total = self._flying.popleft()
@@ -179,8 +179,8 @@ def expected_cycles(core: Core, shape: Sequence[int], cycles_a_word: float, *, s
     """
     words = [core.words(width) for width in shape[:-1]]
     rows = shape[1:]
-    way = core.light + core.digital
+    path = core.light + core.digital
     coming = words[0] * cycles_a_word
     if stop_and_go:
-        return coming + sum(count * (each + way + core.control) for count, each in zip(rows, words, strict=True))
-    return max(coming - words[0], 0) + sum(count * each + way for count, each in zip(rows, words, strict=True))
+        return coming + sum(count * (each + path + core.control) for count, each in zip(rows, words, strict=True))
+    return max(coming - words[0], 0) + sum(count * each + path for count, each in zip(rows, words, strict=True))

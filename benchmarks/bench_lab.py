@@ -20,15 +20,15 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTBED = Path(sys.executable).with_name("testbed")
 
 
-def against(words: list[str]) -> list[Path]:
+def against(argv: list[str]) -> list[Path]:
     """The trees to measure in turn: this one, and that of `--against PATH`, another checkout with its environment in `.venv`.
 
     Raises: SystemExit - it has none.
     """
-    if not words:
+    if not argv:
         return [ROOT]
-    other = Path(words[-1]).resolve()
-    if len(words) != 2 or words[0] != "--against" or not (other / ".venv" / "bin" / "testbed").is_file():
+    other = Path(argv[-1]).resolve()
+    if len(argv) != 2 or argv[0] != "--against" or not (other / ".venv" / "bin" / "testbed").is_file():
         sys.exit("--against PATH: another checkout, with .venv/bin/testbed")
     return [ROOT, other]
 

@@ -92,7 +92,7 @@ class Moves:
         """The median direction's outage in switching times."""
         return statistics.median(self.middle) / self.settle_s
 
-    def tell(self) -> dict[str, object]:
+    def notify(self) -> dict[str, object]:
         """Print the figures; return them for the last line."""
         worst = statistics.median(self.worst) / self.settle_s
         print(f"  {self.lab.tree.name} at {self.settle_s * 1e3:.0f} ms: worst {worst:.2f} x, median direction {self.ratio:.3f} x")
@@ -109,7 +109,7 @@ class Moves:
 
 
 def main() -> int:
-    told: dict[str, dict[str, object]] = defaultdict(dict)
+    reply: dict[str, dict[str, object]] = defaultdict(dict)
     ratios: dict[float, float] = {}
     with ExitStack() as stack:
         labs = [stack.enter_context(bench_lab(tree=tree)) for tree in against(sys.argv[1:])]
@@ -128,7 +128,7 @@ def main() -> int:
                 for each in moves:
                     each.move(plans[each.lab.tree][number % 2])
             for each in moves:
-                told[each.lab.tree.name][f"{settle_s * 1e3:.0f}_ms"] = each.tell()
+                reply[each.lab.tree.name][f"{settle_s * 1e3:.0f}_ms"] = each.notify()
                 if each.lab.tree == ROOT:
                     ratios[settle_s] = each.ratio
     return verdict(
@@ -140,7 +140,7 @@ def main() -> int:
         also=all(ratios[settle_s] <= limit for settle_s, limit in LIMITS.items()),
         at_25ms=round(ratios[0.025], 3),
         at_25ms_limit=LIMITS[0.025],
-        trees=told,
+        trees=reply,
     )
 
 

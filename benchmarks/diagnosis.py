@@ -5,7 +5,7 @@ by `testbed lab fault` or `lab fibre`, on another host and port each time, and a
 named: that first name counts, right or wrong. No name within GIVE_UP_S is a miss. What is true is read from the lab's own log (`lab
 fault list`), which no other command asks.
 
-The time counts from the effect to the end of the command that names the right component, in beats of BEAT_S. The effect is the
+The time counts from the effect to the end of the command that names the right component, in beats of HEARTBEAT_S. The effect is the
 fault itself where something goes dark or ends; where iterations only grow longer, it is when one had first lasted SLOW times the
 median before, by rank 0's records, and the fault itself if none had.
 
@@ -43,7 +43,7 @@ from emulators.lab.feeds import LASER_DBM
 from emulators.optics.light import LOS_DBM
 from orchestrator.verify.pace import BEFORE, RECENT, SLOW
 
-HOSTS, LIMIT, BEATS, BEAT_S = 12, 0.9, 3.0, 1.0
+HOSTS, LIMIT, BEATS, HEARTBEAT_S = 12, 0.9, 3.0, 1.0
 """A host's beats are read once a second (`agent`)."""
 GIVE_UP_S, TRIAL_S, LAST_S = 60.0, 30.0, 50.0
 """Longest search for a name; what a trial may take for `--budget`, and one of LAST, which needs a new lab or job."""
@@ -57,14 +57,14 @@ DARK_DB = LASER_DBM - LOS_DBM + 5.0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault. words: of `testbed lab`; place: what the verdict must name; verdicts: of which kind it should be.
+    """A kind of fault. message: of `testbed lab`; place: what the verdict must name; verdicts: of which kind it should be.
 
     In words `{host}`, `{port}`, `{device}`, `{enters}`, `{leaves}` and `{fibre}` stand for one place, `{other}` for a fibre of the
     same device that is no neighbour's, `{plugged}` for a host at the packet switch. slows: its effect is that iterations grow
     longer; dark: that ports have no carrier.
     """
 
-    words: str
+    message: str
     place: str
     verdicts: tuple[str, ...]
     slows: bool = False
@@ -94,13 +94,13 @@ LAST = ("cpu-hog", "host-down")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one fault led to. component, said: the first fault named, empty if none. seconds: from the effect to that answer."""
+    """What one fault led to. component, reported: the first fault named, empty if none. seconds: from the effect to that answer."""
 
     kind: str
     right: bool
     right_kind: bool
     component: str
-    said: str
+    reported: str
     seconds: float
     looks: int
     effect: bool = True
@@ -186,11 +186,11 @@ class Arm:
         found: dict[str, Any] = self.lab.call("job", "diagnose", check=False).get("verdict", {})
         return found or {"kind": "unknown", "component": "", "evidence": ["the command failed"]}
 
-    def trial(self, name: str, words: list[str], fibre: Mapping[str, Any]) -> Trial:
+    def trial(self, name: str, argv: list[str], fibre: Mapping[str, Any]) -> Trial:
         """One fault of kind `name`, made by these words of `testbed lab`."""
         kind = KINDS[name]
-        self.lab.call("lab", *words)
-        entry = self.entry = self.logged(words)
+        self.lab.call("lab", *argv)
+        entry = self.entry = self.logged(argv)
         seen: dict[str, Any] = {"kind": "none"}
         looks, ended, began = 0, 0.0, time.monotonic()
         while time.monotonic() < began + GIVE_UP_S:
@@ -203,17 +203,17 @@ class Arm:
         mattered = self.dark() if kind.dark else right or not kind.slows or name == "loss" or effect > entry["t_wall_ns"] / 1e9
         right_kind = right and seen["kind"] in kind.verdicts
         done = Trial(name, right, right_kind, seen["component"], seen["kind"], ended - effect, looks, mattered)
-        said = "no effect" if not mattered else "right" if right else "MISS "
-        where = " ".join(word for word in words if not word.startswith("--"))
+        output = "no effect" if not mattered else "right" if right else "MISS "
+        where = " ".join(word for word in argv if not word.startswith("--"))
         print(
-            f"  {where:<32} {said} {done.seconds:5.1f} s {looks} looks  {done.component} ({done.said})",
+            f"  {where:<32} {output} {done.seconds:5.1f} s {looks} looks  {done.component} ({done.reported})",
             flush=True,
         )
         if not right:
             print("".join(f"      {line}\n" for line in seen["evidence"]), end="", flush=True)
         return done
 
-    def logged(self, words: Sequence[str]) -> dict[str, Any]:
+    def logged(self, argv: Sequence[str]) -> dict[str, Any]:
         """What the lab's log says of the fault just made by these words of `testbed lab`."""
         log: list[dict[str, Any]] = self.lab.call("lab", "fault", "list")["log"]
         begun = log[-2:][0]  # of hosts: when it began, and what more is known
@@ -225,16 +225,16 @@ class Arm:
         ports = {tuple(end.split(":p")) for link in LINKS for end in link} | {(host, str(CABLE)) for host in PLUGGED}
         return any(not at["carrier"] for name, facts in hosts.items() for n, at in facts["ports"].items() if (name, n) in ports)
 
-    def tried(self, name: str, turn: int) -> list[Trial]:
+    def tried(self, name: str, step: int) -> list[Trial]:
         """A trial, from healthy to healthy; nothing if the lab refuses the fault."""
-        fibre = self.fibres[(7 * turn + 5 * list(KINDS).index(name) + 2) % len(self.fibres)]
+        fibre = self.fibres[(7 * step + 5 * list(KINDS).index(name) + 2) % len(self.fibres)]
         far = f"gpu{(int(fibre['host'][3:]) + 4) % HOSTS + 1:02d}"
         other = next(f["name"] for f in self.fibres if (f["host"], f["port"]) == (far, fibre["port"]))
-        plugged, done = PLUGGED[turn % len(PLUGGED)], list[Trial]()
-        words = KINDS[name].words.format(**fibre, fibre=fibre["name"], other=other, plugged=plugged, dark_db=DARK_DB).split()
+        plugged, done = PLUGGED[step % len(PLUGGED)], list[Trial]()
+        tokens = KINDS[name].message.format(**fibre, fibre=fibre["name"], other=other, plugged=plugged, dark_db=DARK_DB).split()
         try:
-            done.append(self.trial(name, words, fibre))
-            self.undo(name, words)
+            done.append(self.trial(name, tokens, fibre))
+            self.undo(name, tokens)
         except RuntimeError as problem:
             self.void += not done
             print(f"  {name}: {problem}", flush=True)
@@ -251,20 +251,20 @@ class Arm:
         due = [at + long_s for at, after in pairwise([*ends, math.inf]) if at + long_s < min(after, until)]
         return next((at for at in due if at > fault), fault)
 
-    def undo(self, name: str, words: Sequence[str]) -> None:
+    def undo(self, name: str, argv: Sequence[str]) -> None:
         """Make the lab whole again, and wait for the job; hosts that are down stay so."""
         if name == "host-down":
             return
-        if words[1] == "swap":
-            self.lab.call("lab", *words)
-        elif words[0] == "fibre":
-            self.lab.call("lab", "fibre", "splice", words[2])
+        if argv[1] == "swap":
+            self.lab.call("lab", *argv)
+        elif argv[0] == "fibre":
+            self.lab.call("lab", "fibre", "splice", argv[2])
         elif name == "reboot-lose":
             give_up = time.monotonic() + 60
             while self.lab.call("restore", "--yes", check=False) == {} and time.monotonic() < give_up:
                 time.sleep(1.0)
         elif name != "kill-rank":
-            self.lab.call("lab", "fault", "remove", words[2], str(self.entry["number"]))
+            self.lab.call("lab", "fault", "remove", argv[2], str(self.entry["number"]))
         self.settle()
 
     def control(self, seconds: float) -> tuple[int, int, int]:
@@ -274,12 +274,12 @@ class Arm:
         def verify() -> None:
             nonlocal rounds
             while not over.is_set():
-                words = [str(TESTBED), "verify", "--qualify", "--beside-job", "--json"]
-                subprocess.run(words, env=self.lab.env, check=False, capture_output=True)
+                argv = [str(TESTBED), "verify", "--qualify", "--beside-job", "--json"]
+                subprocess.run(argv, env=self.lab.env, check=False, capture_output=True)
                 rounds += 1
 
-        beside, end = threading.Thread(target=verify), time.monotonic() + seconds
-        beside.start()
+        neighbour, end = threading.Thread(target=verify), time.monotonic() + seconds
+        neighbour.start()
         try:
             while time.monotonic() < end:
                 seen, looks = self.look(), looks + 1
@@ -288,7 +288,7 @@ class Arm:
                     print(f"  control: FALSE {seen['component']} ({seen['kind']}): {'; '.join(seen['evidence'])}", flush=True)
         finally:
             over.set()
-            beside.join()
+            neighbour.join()
         return false, looks, rounds
 
 
@@ -309,11 +309,13 @@ def table(trials: Sequence[Trial]) -> None:
                 print(f"  {name:<12} {len(tried)} without effect")
             continue
         good = [trial for trial in mine if trial.right]
-        beats = f"{statistics.median(t.seconds for t in good) / BEAT_S:.1f}" if good else "-"
+        heartbeats = f"{statistics.median(t.seconds for t in good) / HEARTBEAT_S:.1f}" if good else "-"
         looks = statistics.median(t.looks for t in mine)
-        late = f"  over {BEATS:g} beats" if good and statistics.median(t.seconds for t in good) > BEATS * BEAT_S else ""
+        late = f"  over {BEATS:g} beats" if good and statistics.median(t.seconds for t in good) > BEATS * HEARTBEAT_S else ""
         lost = f"  {len(tried) - len(mine)} without effect" if len(tried) > len(mine) else ""
-        print(f"  {name:<12} {len(good):6} {len(mine):4} {sum(t.right_kind for t in mine):11} {beats:>16} {looks:7g}{late}{lost}")
+        print(
+            f"  {name:<12} {len(good):6} {len(mine):4} {sum(t.right_kind for t in mine):11} {heartbeats:>16} {looks:7g}{late}{lost}"
+        )
 
 
 def main() -> int:
@@ -336,29 +338,29 @@ def main() -> int:
                 false, looks, rounds = arm.control(options.control)
                 print(f"  control: {false} of {looks} diagnoses named a fault, {rounds} verifications beside", flush=True)
                 arm.settle()
-        for turn in range(options.trials):
+        for step in range(options.trials):
             for name in first:
                 if time.monotonic() + TRIAL_S + kept_s < until:
-                    trials += arm.tried(name, turn)
+                    trials += arm.tried(name, step)
         if last:
             arm.train("computes", hidden=512, batch=4096)
         for name in last:
-            for turn in range(options.trials):
+            for step in range(options.trials):
                 if time.monotonic() + LAST_S > until:
                     continue
-                if turn and name == "host-down":
+                if step and name == "host-down":
                     again(arm)
-                trials += arm.tried(name, turn)
+                trials += arm.tried(name, step)
     table(trials)
     idle, trials = [trial for trial in trials if not trial.effect], [trial for trial in trials if trial.effect]
     slow = sorted(
         name
         for name in KINDS
-        if (took := [t.seconds for t in trials if t.kind == name and t.right]) and statistics.median(took) > BEATS * BEAT_S
+        if (took := [t.seconds for t in trials if t.kind == name and t.right]) and statistics.median(took) > BEATS * HEARTBEAT_S
     )
     right = sum(trial.right for trial in trials)
     low, high = wilson(right, len(trials))
-    beats = statistics.median([trial.seconds for trial in trials if trial.right] or [math.inf]) / BEAT_S
+    heartbeats = statistics.median([trial.seconds for trial in trials if trial.right] or [math.inf]) / HEARTBEAT_S
     where = f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
     print(f"  All of it emulated on one machine ({where}): these shares and times are not those of hardware.")
     return verdict(
@@ -367,13 +369,13 @@ def main() -> int:
         "right",
         LIMIT,
         "at least",
-        also=beats <= BEATS and not false,
+        also=heartbeats <= BEATS and not false,
         low=round(low, 3),
         high=round(high, 3),
         trials=len(trials),
         kinds=len({trial.kind for trial in trials}),
         right_kind=sum(trial.right_kind for trial in trials),
-        beats_median=round(beats, 1),
+        beats_median=round(heartbeats, 1),
         beats_limit=BEATS,
         false=false,
         control_looks=looks,

@@ -9,7 +9,7 @@ round trips measured in the same run, so that a slow machine or a slow hour is n
   (some, a few: its longest line), whatever the number;
 - the same, and per command one round trip of the device's own and two bare ones, where a command names one circuit (`ONE_BY_ONE`);
   the device's own is what it took to answer a command in this change, divided by the commands that were sent together;
-- 400 for each circuit where modules turn one after the other (`TURNS`), each with a switching time of its own;
+- 400 for each circuit where modules turn one after the other (`ROUNDS`), each with a switching time of its own;
 - in all cases the reading of the map before the change and after it where the map is a long answer or many (`LONG_MAP`), as
   measured between the changes; and reading itself may take 2000 bare round trips where the device answers at line speed.
 
@@ -39,9 +39,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import undisturbed, verdict
 from conformance.lab import Lab, devices_lab, families, name_of
 from drivers.api import CircuitSwitch
-from drivers.link.tap import listening
+from drivers.link.recorder import listening
 from drivers.registry import built_in_drivers, open_device
-from optics import Change, CrossConnect, Identity, Port, Setting, Slot, SpectralRoute
+from optics import Change, CrossConnect, FrequencySlot, Identity, Port, Setting, SpectralRoute
 
 COUNTS, RUNS = (1, 24, 320), int(os.environ.get("BENCH_RUNS", "5"))
 SETTLE_S = 0.05
@@ -71,7 +71,7 @@ LONG_MAP = {
 IN_BULK = {"polatis-restconf": {"bulk_from": "2"}}
 """Options that let a family of `ONE_BY_ONE` take a set in one command: measured in addition."""
 NO_SIZE = {"waveshaper-http", "finisar-serial", "lumentum-netconf", "openroadm-netconf"}
-TURNS = {
+ROUNDS = {
     "exfo-scpi": "no source says what becomes of a command while a module turns, so none is sent",
     "santec-scpi": "the same",
 }
@@ -111,7 +111,7 @@ class Ear:
 
 def settings(device: str, identity: Identity, traits: Any) -> Iterator[Setting]:
     """Settings that do not exclude each other, as many as the faceplate has."""
-    if not traits.spectral and traits.ways:
+    if not traits.spectral and traits.directions:
         for a in identity.ingress:
             yield CrossConnect(Port(device, a), Port(device, next(b for b in identity.egress if traits.joins(a, b))))
         return
@@ -124,7 +124,7 @@ def settings(device: str, identity: Identity, traits: Any) -> Iterator[Setting]:
     exits = [out for out in identity.egress if traits.joins(common, out)]
     for k in range(90):
         # 50 GHz slots on the 50 GHz grid from 191.45 THz on; neighbours leave by different ports
-        yield SpectralRoute(Port(device, common), Port(device, exits[k % len(exits)]), Slot.flexgrid(8 * (k - 33), 4))
+        yield SpectralRoute(Port(device, common), Port(device, exits[k % len(exits)]), FrequencySlot.flexgrid(8 * (k - 33), 4))
 
 
 async def change(device: CircuitSwitch, remove: frozenset[Setting], add: frozenset[Setting]) -> float:
@@ -211,10 +211,10 @@ class Figure:
     @property
     def own_s(self) -> float:
         """The device's switching time (s) of the whole change."""
-        return SETTLE_S * (self.circuits if self.driver in TURNS else 1)
+        return SETTLE_S * (self.circuits if self.driver in ROUNDS else 1)
 
     def may_add_s(self, run: Run) -> float:
-        if self.driver in TURNS:
+        if self.driver in ROUNDS:
             return self.circuits * ADD_TRIPS * run.bare_s
         each_s = 0.0 if self.bulk else self.circuits * ONE_BY_ONE[self.driver][0] * (run.trip_s + 2 * run.bare_s)
         return ADD_TRIPS * run.bare_s + each_s + (2 * run.read_s if self.driver in LONG_MAP else 0.0)
@@ -262,7 +262,7 @@ async def measure(driver: str, lab: Lab, options: dict[str, str], bare: Wire) ->
                     raise RuntimeError(f"{config.name}: {len(found)} circuits read, {count} made")
                 runs.append(Run(took, read_s, ear.trip_s, (before_s + bare.trip_s()) / 2, len(ear.asked)))
                 await change(device, some, nothing)
-                if driver in TURNS:
+                if driver in ROUNDS:
                     await asyncio.sleep(2 * SETTLE_S)  # a module is dark as soon as it begins to turn away
             figures.append(Figure(driver, bulk, count, runs[1:]))
     finally:

@@ -65,14 +65,14 @@ def write(folder: Path) -> list[tuple[str, int]]:
     return switches
 
 
-async def session(speaks: str, port: int, questions: int, all_there: asyncio.Barrier) -> list[float]:
+async def session(speaks: str, port: int, questions: int, all_present: asyncio.Barrier) -> list[float]:
     """Ask one switch so many times; return the seconds each answer took."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     question, end = (b":oxc:swit:conn:stat?\n", b"\n") if speaks == SCPI else (b"RTRV-CRS:::7::ALL;", b";")
     if speaks == TL1:
         writer.write(b"ACT-USER::admin:1::emulated;")
         assert b"COMPLD" in await reader.readuntil(end)
-    await all_there.wait()
+    await all_present.wait()
     took = []
     for _ in range(questions):
         began = time.perf_counter()
@@ -88,9 +88,9 @@ async def session(speaks: str, port: int, questions: int, all_there: asyncio.Bar
 
 async def ask_all(switches: list[tuple[str, int]], questions: int) -> tuple[list[list[float]], float]:
     """Ask all at once; return the seconds of every answer and of the whole."""
-    all_there = asyncio.Barrier(len(switches) + 1)
-    asking = [asyncio.create_task(session(*switch, questions, all_there)) for switch in switches]
-    await all_there.wait()
+    all_present = asyncio.Barrier(len(switches) + 1)
+    asking = [asyncio.create_task(session(*switch, questions, all_present)) for switch in switches]
+    await all_present.wait()
     began = time.perf_counter()
     return await asyncio.gather(*asking), time.perf_counter() - began
 

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import verdict
-from benchmarks.slot_holds import HELD, NOT, turning
+from benchmarks.slot_holds import HELD, NOT, scheduled
 from benchmarks.slot_rig import ring_iteration_s
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.schedule import REACTION_S
@@ -48,7 +48,7 @@ def steps(lab: BenchLab, arm: str) -> list[dict[str, float]]:
     """Run the job; the records of its iterations without the first ones, each with `took_ms`, from the end of the one before."""
     lab.call("up", "--topology", plan(lab, arm), "--no-job")
     lab.call("service", "stop", "schedule")
-    with turning(lab, ARMS[arm][1]):
+    with scheduled(lab, ARMS[arm][1]):
         lab.call("job", "launch")
         give_up = time.monotonic() + 240
         while (status := lab.call("job", "status", check=False))["state"] in ("starting", "running"):
@@ -79,8 +79,8 @@ def main() -> int:
             for arm in [*ARMS][:: 1 if number % 2 == 0 else -1]:
                 records = steps(lab, arm)
                 found[arm] += records
-                words = ", ".join(f"{r['took_ms']:.0f}" for r in records)
-                print(f"  {arm}: {words} ms", flush=True)
+                text = ", ".join(f"{r['took_ms']:.0f}" for r in records)
+                print(f"  {arm}: {text} ms", flush=True)
         predicted_ms = predicted_s(lab, found["gated"]) * 1e3
         lab.call("down", "--yes")
     took = {arm: statistics.fmean(r["took_ms"] for r in records) for arm, records in found.items()}

@@ -55,7 +55,7 @@ class Groups:
 
     def __init__(self) -> None:
         mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
-        self.parent = next(Path(words[1]) for words in mounts if words[2] == "cgroup2")
+        self.parent = next(Path(argv[1]) for argv in mounts if argv[2] == "cgroup2")
         self.of = {whose: self.parent / f"growth-{os.getpid()}-{whose}" for whose in ("program", "switches", "hosts")}
 
     def __enter__(self) -> Groups:
@@ -101,15 +101,15 @@ class Groups:
 
 def machine_s() -> float:
     """Processor time of everything on this machine so far (s)."""
-    words = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
-    return (sum(map(int, words)) - int(words[3]) - int(words[4])) * TICK_S
+    tokens = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    return (sum(map(int, tokens)) - int(tokens[3]) - int(tokens[4])) * TICK_S
 
 
-def timed(lab: BenchLab, groups: Groups, *words: str | Path) -> Figures:
+def timed(lab: BenchLab, groups: Groups, *argv: str | Path) -> Figures:
     """Run `testbed WORDS --json` in a process of its own. Raises: RuntimeError - it failed; its message."""
     answer, group = lab.folder / "answer.json", groups.of["program"] / "cgroup.procs"
     before, machine, began = groups.cpu_s(), machine_s(), time.perf_counter()
-    command = ["/bin/sh", "-c", f'echo $$ > {group} && exec "$@"', "sh", TESTBED, *words, "--json"]
+    command = ["/bin/sh", "-c", f'echo $$ > {group} && exec "$@"', "sh", TESTBED, *argv, "--json"]
     with answer.open("w") as out:
         child = subprocess.Popen(command, env=lab.env, stdout=out)
         try:
@@ -119,20 +119,20 @@ def timed(lab: BenchLab, groups: Groups, *words: str | Path) -> Figures:
             raise
     child.returncode = os.waitstatus_to_exitcode(status)
     whole, busy = time.perf_counter() - began, machine_s() - machine
-    print(f"    {words[0]}: {whole:.1f} s", flush=True)
+    print(f"    {argv[0]}: {whole:.1f} s", flush=True)
     cpu = {whose: seconds - before[whose] for whose, seconds in groups.cpu_s().items()}
     cpu["others"] = max(0.0, busy - sum(cpu.values()))
-    said = json.loads(answer.read_text() or "{}")
-    if not said.get("ok"):
-        raise RuntimeError(f"testbed {words[0]}: exit {child.returncode}: {said.get('message')}")
-    data = said["data"]
+    reply = json.loads(answer.read_text() or "{}")
+    if not reply.get("ok"):
+        raise RuntimeError(f"testbed {argv[0]}: exit {child.returncode}: {reply.get('message')}")
+    data = reply["data"]
     phases: dict[str, float] = {"whole": whole}
-    for phase in data.get("phases") or data["rungs"]:
+    for phase in data.get("phases") or data["levels"]:
         phases[phase["name"]] = phases.get(phase["name"], 0.0) + phase["seconds"]
     phases["rest"] = whole - sum(phases.values()) + whole
     staged = " ".join(phase["detail"] for phase in data.get("phases", ()) if phase["name"] == "stage")
     routes = re.search(r"(\d+) routes", staged)
-    forwarding = " ".join(rung["detail"] for rung in data.get("rungs", ()) if rung["name"] == "forwarding")
+    forwarding = " ".join(level["detail"] for level in data.get("levels", ()) if level["name"] == "forwarding")
     pairs = re.search(r"pairs (\d+)/", forwarding)
     return {
         "phases": phases,
@@ -214,15 +214,15 @@ def table(sizes: Mapping[int, Figures]) -> list[str]:
     columns, wrong = sorted(sizes), []
     print(f"{'hosts':<28}" + "".join(f"{hosts:>10}" for hosts in columns) + "   slope  largest three")
     row("lab ready, s", {hosts: sizes[hosts]["lab_s"] for hosts in columns})
-    for command, words in COMMANDS.items():
-        print(f"{words}, s")
+    for command, text in COMMANDS.items():
+        print(f"{text}, s")
         for name, points in by_phase(sizes, command).items():
             steepest, most = max(slopes(points)), limit_of(command, name)
             judged = points[columns[-1]] >= JUDGED_S
             note = "  all pairs" if name in ALL_PAIRS else ""
             if judged and steepest > most:
                 note += "  ABOVE LINEAR" if most == LINEAR else "  ABOVE QUADRATIC"
-                wrong.append(f"{words}: {name} {steepest:.2f}")
+                wrong.append(f"{text}: {name} {steepest:.2f}")
             row(f"  {name}", points, 3, note if judged else "  short: not judged")
         for kind, unit in (("cpu_s", "processor s"), ("memory_mb", "MB")):
             for whose in ("program", "switches", "hosts", "others"):
@@ -245,7 +245,7 @@ def picture(sizes: Mapping[int, Figures], path: Path) -> None:
         drawing = Figure(figsize=(10.5, 6.5), layout="constrained")
         panels = drawing.subplots(2, 2, sharex=True, sharey=True)
         columns = sorted(sizes)
-        for axes, (command, words) in zip(panels.flat, COMMANDS.items(), strict=True):
+        for axes, (command, text) in zip(panels.flat, COMMANDS.items(), strict=True):
             for name, points in by_phase(sizes, command).items():
                 if points[columns[-1]] >= JUDGED_S:
                     label = f"{name} {slopes(points)[1]:.2f}" + (", all pairs" if name in ALL_PAIRS else "")
@@ -253,7 +253,7 @@ def picture(sizes: Mapping[int, Figures], path: Path) -> None:
                     axes.plot(columns, [points[hosts] for hosts in columns], marker="o", markersize=3, label=label, **line)
             start = by_phase(sizes, command)["whole"][columns[0]]
             axes.plot(columns, [start * hosts / columns[0] for hosts in columns], ":", color="grey", linewidth=0.8)
-            axes.set(xscale="log", yscale="log", title=words, xticks=columns, xticklabels=list(map(str, columns)))
+            axes.set(xscale="log", yscale="log", title=text, xticks=columns, xticklabels=list(map(str, columns)))
             axes.minorticks_off()
             axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
             axes.grid(visible=True, linewidth=0.3)
@@ -275,7 +275,7 @@ def main() -> int:
         sizes = {int(hosts): found for hosts, found in json.loads(options.record.read_text())["sizes"].items()}
     for hosts in sorted({*map(int, options.hosts.split(","))} - {*sizes}):
         sizes[hosts] = middle([one(hosts) for _ in range(options.runs)]) | {"runs": options.runs}
-        took = ", ".join(f"{words} {sizes[hosts][name]['phases']['whole']:.1f} s" for name, words in COMMANDS.items())
+        took = ", ".join(f"{text} {sizes[hosts][name]['phases']['whole']:.1f} s" for name, text in COMMANDS.items())
         print(f"{hosts} hosts: {took}", flush=True)
         if options.record:
             about = {"machine": platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()}

@@ -29,21 +29,21 @@ def main() -> int:
     chosen = parser.parse_args()
     found: dict[str, list[float]] = {"none": [], "hole": []}
     inside: dict[str, list[float]] = {"none": [], "hole": []}
-    with bench_lab() as lab, socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        door.listen(256)
-        urls = {"none": "none", "hole": f"http://127.0.0.1:{door.getsockname()[1]}"}
+    with bench_lab() as lab, socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(256)
+        urls = {"none": "none", "hole": f"http://127.0.0.1:{listener.getsockname()[1]}"}
         plans = [
             lab.plan("here", ring_links(1, (1, 2)) + ring_links(5, (3, 4))),
             lab.plan("there", ring_links(5, (1, 2)) + ring_links(1, (3, 4))),
         ]
         for plan in (*plans, *plans):
             lab.call("up", "--topology", plan, "--no-job")
-        for turn in range(2 * chosen.changes):
-            name = ("none", "hole", "hole", "none")[turn % 4]
+        for step in range(2 * chosen.changes):
+            name = ("none", "hole", "hole", "none")[step % 4]
             lab.env["TESTBED_INFLUX_URL"] = urls[name]
             began = time.perf_counter()
-            report = lab.call("up", "--topology", plans[turn % 2], "--no-job")
+            report = lab.call("up", "--topology", plans[step % 2], "--no-job")
             found[name].append(time.perf_counter() - began)
             inside[name].append(sum(p["seconds"] for p in report["phases"] if p["name"] in ("drain", "switch", "link", "verify")))
             if report["made"] != 48:

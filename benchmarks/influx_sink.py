@@ -72,18 +72,18 @@ def rates(points: int, rounds: int) -> tuple[list[float], list[float]]:
         home = Path(folder)
         server = influxd.start_influxd(home / "influx", port=0)
         try:
-            for turn in range(-1, rounds):
-                size = points if turn >= 0 else 5000
-                data = journal(home / f"state{turn}" / "runs" / "r", size)
-                for name in ("raw", "sink") if turn % 2 else ("sink", "raw"):
-                    db = f"{name}{turn + 1}"
+            for step in range(-1, rounds):
+                size = points if step >= 0 else 5000
+                data = journal(home / f"state{step}" / "runs" / "r", size)
+                for name in ("raw", "sink") if step % 2 else ("sink", "raw"):
+                    db = f"{name}{step + 1}"
                     target = Influx(InfluxTarget(server.url, db))
                     target.ask("POST", f"/query?q=CREATE+DATABASE+{db}")
-                    seconds = raw(server.port, db, data) if name == "raw" else sunk(server.url, db, home / f"state{turn}")
+                    seconds = raw(server.port, db, data) if name == "raw" else sunk(server.url, db, home / f"state{step}")
                     arrived = target.query("SELECT COUNT(oper) FROM port")[0]["values"][0][1]
                     assert arrived == size, f"{name}: {arrived} of {size} points arrived"
                     target.ask("POST", f"/query?q=DROP+DATABASE+{db}")
-                    if turn >= 0:
+                    if step >= 0:
                         (ceiling if name == "raw" else sink).append(size / seconds)
         finally:
             influxd.stop_influxd(home / "influx")

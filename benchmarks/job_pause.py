@@ -3,7 +3,7 @@
 Twelve ranks train over four rings. `testbed up` moves them back and forth between two plans that share no circuit and list their
 rings in another order, so that every move is also a turn of the job. Lost is what the iterations of rank 0 took beyond the usual,
 from the first circuit that went dark to the end of the first iteration over the new rings. It is computed here, from the records
-of rank 0 and the emulated glass, not from what `testbed` reports; its own figure (`stood_ms`) is printed next to it. An iteration
+of rank 0 and the emulated glass, not from what `testbed` reports; its own figure (`paused_ms`) is printed next to it. An iteration
 counts from the end of the one before to its own end, so a pause between two iterations is in it. Usual is the median of the 20
 before for iterations over the old rings, of the 20 after for those over the new ones. Dark: the longest time that any port had no
 light, by the emulated glass. A rank stands still for as long as it was held plus the longest time in which it had something to
@@ -59,7 +59,7 @@ class Move:
     iteration: float
     dark: float
     window: float
-    stood: float | None
+    paused: float | None
     mode: str
     ranks: dict[str, float] = field(default_factory=dict)
 
@@ -87,15 +87,15 @@ def lost(records: Sequence[Record], dark_ms: float, after: int) -> tuple[float, 
     finished = ends(records)
     took = [finished[0] - records[0]["t_wall_ns"] / 1e6, *(b - a for a, b in itertools.pairwise(finished))]
     first = next((i for i, end in enumerate(finished) if end > dark_ms), None)
-    turned = next((i for i, r in enumerate(records) if r["iter"] == after + 1), None)
-    if first is None or turned is None:
+    changed = next((i for i, r in enumerate(records) if r["iter"] == after + 1), None)
+    if first is None or changed is None:
         raise NoFigure(f"no iteration follows the turn after {after}")
-    last = max(first, turned)
+    last = max(first, changed)
     earlier, later = took[max(1, first - AROUND) : first], took[last + 1 : last + 1 + AROUND]
     if len(earlier) < AROUND // 2 or len(later) < AROUND // 2:
         raise NoFigure(f"{len(earlier)} iterations before and {len(later)} after are too few")
     old, new = statistics.median(earlier), statistics.median(later)
-    return sum(max(0.0, took[i] - (old if i < turned else new)) for i in range(first, last + 1)), old
+    return sum(max(0.0, took[i] - (old if i < changed else new)) for i in range(first, last + 1)), old
 
 
 def lost_by_restart(old: Sequence[Record], new: Sequence[Record]) -> float:
@@ -124,8 +124,8 @@ class Bench:
     def plans_of(self, job: Mapping[str, Any]) -> dict[tuple[str, int], Path]:
         """The two plans, for each policy, with this job."""
         forward = [[HOSTS[k * stride % 12] for k in range(12)] for stride in (1, 11, 5, 7)]
-        here, there = ring_links(1, (1, 2)) + ring_links(5, (3, 4)), ring_links(5, (1, 2)) + ring_links(1, (3, 4))
-        sides = ((here, forward), (there, forward[2:] + forward[:2]))
+        here, other = ring_links(1, (1, 2)) + ring_links(5, (3, 4)), ring_links(5, (1, 2)) + ring_links(1, (3, 4))
+        sides = ((here, forward), (other, forward[2:] + forward[:2]))
         return {
             (hold, side): self.lab.plan(
                 f"{job['name']}-{side}-{hold}", links, job={**job, "rings": rings}, transition={"hold": hold}
@@ -159,7 +159,7 @@ class Bench:
         """What the glass did so far belongs to no move."""
         self.seen = {device: len(self.lab.ask("history", device=device)["history"]) for device in self.devices}
 
-    def glass(self) -> tuple[float, float, float]:
+    def light(self) -> tuple[float, float, float]:
         """Since the last call: when the first circuit broke (wall, ms), the longest dark of a port, first to last (ms)."""
         darks, begin, end = [], float("inf"), 0.0
         for device in self.devices:
@@ -189,9 +189,9 @@ class Bench:
             self.failed(arm, error)
             return
         m = self.moves[arm][-1]
-        stood = "?" if m.stood is None else f"{m.stood:.0f}"
+        paused = "?" if m.paused is None else f"{m.paused:.0f}"
         print(
-            f"  {arm:<16} lost {m.lost:7.1f} ms (reported {stood}), dark {m.dark:.1f} (window {m.window:.1f}),"
+            f"  {arm:<16} lost {m.lost:7.1f} ms (reported {paused}), dark {m.dark:.1f} (window {m.window:.1f}),"
             f" iteration {m.iteration:.0f}, worst rank {m.worst:.0f} ms, {m.mode}",
             flush=True,
         )
@@ -200,30 +200,30 @@ class Bench:
         """Compute what the move behind `report` cost. Raises: NoFigure - it was not the move that was to be measured."""
         if report["made"] != 48:
             raise NoFigure(f"{report['made']} cross-connects made, 48 were to move")
-        turn = report.get("turn")
-        if not turn or turn.get("after") is None:
-            raise NoFigure(f"the job did not turn: {turn}")
-        begin, dark, window = self.glass()
-        after = self.turned(turn)
+        step = report.get("ring_change")
+        if not step or step.get("after") is None:
+            raise NoFigure(f"the job did not turn: {step}")
+        begin, dark, window = self.light()
+        after = self.changed(step)
         _, records = self.until(lambda seen: bool(seen) and seen[-1]["iter"] > after + AROUND + 1)
         cost, usual = lost(records, begin, after)
         ranks = {
             point.tags["rank"]: float(point.fields.get("held_ms") or 0.0) + float(point.fields.get("stall_ms") or 0.0)
-            for point in read_points(Path(str(report["journal"])).parent, only=["turn_rank"])
-            if point.fields.get("move") == turn["move"]
+            for point in read_points(Path(str(report["journal"])).parent, only=["ring_change_rank"])
+            if point.fields.get("move") == step["move"]
         }
         if len(ranks) != len(HOSTS):
             raise NoFigure(f"{len(ranks)} of {len(HOSTS)} ranks said how long they stood")
-        return Move(cost, usual, dark, window, turn.get("stood_ms"), str(turn["mode"]), ranks)
+        return Move(cost, usual, dark, window, step.get("paused_ms"), str(step["mode"]), ranks)
 
-    def turned(self, turn: Mapping[str, Any]) -> int:
+    def changed(self, step: Mapping[str, Any]) -> int:
         """The last iteration on the old rings: that before the record which carries the move, or the last that ended before."""
         jobs = Path(f"/proc/{self.lab.ask('status')['hosts'][HOSTS[0]]['pid']}/root/var/lib/testbed/jobs")
-        latest = max(jobs.glob("*/turns.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+        latest = max(jobs.glob("*/ring_changes.jsonl"), key=lambda file: file.stat().st_mtime_ns)
         noted = [json.loads(line) for line in latest.read_text().splitlines()]
-        at_ms = next(entry["t_wall_ns"] / 1e6 for entry in noted if entry["move"] == turn["move"])
+        at_ms = next(entry["t_wall_ns"] / 1e6 for entry in noted if entry["move"] == step["move"])
         _, records = self.until(lambda seen: bool(seen) and ends(seen)[-1] > at_ms)
-        marked = [r["iter"] - 1 for r in records if r.get("move") == turn["move"]]
+        marked = [r["iter"] - 1 for r in records if r.get("move") == step["move"]]
         return int(marked[0]) if marked else max(r["iter"] for r, end in zip(records, ends(records), strict=True) if end <= at_ms)
 
     def failed(self, arm: str, error: Exception) -> None:
@@ -265,7 +265,7 @@ def shown(bench: Bench, arm: str) -> dict[str, float]:
     (low, high), (low_rank, high_rank) = (ends_of(getattr(m, name) for m in moves) for name in ("lost", "worst"))
     limit = DARK_FACTOR * middle["dark"] + middle["iteration"]
     within = sum(m.lost <= DARK_FACTOR * m.dark + m.iteration for m in moves)
-    off = statistics.median(abs(m.stood - m.lost) for m in moves if m.stood is not None) if any(m.stood for m in moves) else -1.0
+    off = statistics.median(abs(m.paused - m.lost) for m in moves if m.paused is not None) if any(m.paused for m in moves) else -1.0
     print(
         f"  {arm:<16} {len(moves):>2} moves: lost {middle['lost']:6.1f} ms ({low:.0f} to {high:.0f}), limit {limit:.0f},"
         f" {within} within;"

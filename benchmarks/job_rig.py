@@ -38,8 +38,8 @@ def counted(pid: int) -> Counted:
     for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
         name, _, figures = line.partition(":")
         if name.strip().rstrip("0123456789") in ("opt", "el"):
-            words = figures.split()
-            bytes_, packets = bytes_ + int(words[8]), packets + int(words[9])
+            tokens = figures.split()
+            bytes_, packets = bytes_ + int(tokens[8]), packets + int(tokens[9])
     return bytes_, packets
 
 

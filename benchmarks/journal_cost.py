@@ -52,16 +52,16 @@ class Stopwatch:
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def timed(*words: Any, **more: Any) -> Any:
+        def timed(*argv: Any, **more: Any) -> Any:
             with self.running():
-                return function(*words, **more)
+                return function(*argv, **more)
 
         return timed
 
     def around_block(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
-        def timed(*words: Any, **more: Any) -> Iterator[Any]:
-            with self.running(), function(*words, **more) as value:
+        def timed(*argv: Any, **more: Any) -> Iterator[Any]:
+            with self.running(), function(*argv, **more) as value:
                 yield value
 
         return timed

@@ -236,22 +236,22 @@ def used_s(pid: int) -> float:
     return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) * TICK_S
 
 
-def timed(folder: Path, stub_pid: int, switches: Running, *words: str) -> tuple[dict[str, float], dict[str, Any]]:
+def timed(folder: Path, stub_pid: int, switches: Running, *argv: str) -> tuple[dict[str, float], dict[str, Any]]:
     """Run `testbed WORDS --json`; return seconds, processor seconds by whom, MB at the peak, and what it reports."""
     env = os.environ | {"TESTBED_INVENTORY": str(folder)}
     env |= {f"TESTBED_{which}_DIR": str(folder / which.lower()) for which in ("DATA", "STATE", "LOCK")}
     others = {"stub": stub_pid, "switches": switches.pid}
     before, began = {whose: used_s(pid) for whose, pid in others.items()}, time.perf_counter()
     with (folder / "answer.json").open("w") as out:
-        child = subprocess.Popen([TESTBED, *words, "--json"], env=env, stdout=out)
+        child = subprocess.Popen([TESTBED, *argv, "--json"], env=env, stdout=out)
         _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     found = {"seconds": time.perf_counter() - began, "program s": usage.ru_utime + usage.ru_stime}
     found |= {f"{whose} s": used_s(pid) - before[whose] for whose, pid in others.items()}
-    said = json.loads((folder / "answer.json").read_text() or "{}")
-    if not isinstance(said.get("data"), dict):
-        raise RuntimeError(f"testbed {words[0]}: exit {child.returncode}: {said.get('message')}")
-    return found | {"program MB": usage.ru_maxrss / 1000}, said["data"]
+    reply = json.loads((folder / "answer.json").read_text() or "{}")
+    if not isinstance(reply.get("data"), dict):
+        raise RuntimeError(f"testbed {argv[0]}: exit {child.returncode}: {reply.get('message')}")
+    return found | {"program MB": usage.ru_maxrss / 1000}, reply["data"]
 
 
 def one(hosts: int) -> dict[str, dict[str, float]]:

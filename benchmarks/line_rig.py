@@ -34,12 +34,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import undisturbed
 from emulators.fabric import linux
-from emulators.fabric.line import NIGHT, Line, Network
+from emulators.fabric.line import DARK_WINDOW, Line, Network
 from extensions.congestion.host.networks import Registered
 
 ARMS = ("cubic", "one", "two", "unsaid")
 ORDER = (0, 0, 0, 0, 0, 0, 1)  # the network of each day
-DAY_S, NIGHT_S = 0.18, 0.02
+DAY_S, DARK_WINDOW_S = 0.18, 0.02
 QUEUE, BACK = 16, 1000  # packets; acknowledgements wait in a queue that is never full
 MTU = 9000
 RTO_MIN_MS = 250  # timers do not dilate: longer than a round trip over a full queue and a night
@@ -60,12 +60,12 @@ def end(own: str, other: str, congctl: str) -> tuple[int, int]:
     with linux.inside(net):
         fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.ioctl(fd, SET_IFF, struct.pack("=16sH22x", b"line0", TUN_NO_PI))
-        for words in (
+        for text in (
             f"link set line0 mtu {MTU} up",
             f"addr add {own}/32 dev line0",
             f"route add {other}/32 dev line0 quickack 1 rto_min {RTO_MIN_MS}ms congctl {congctl}",
         ):
-            subprocess.run(["ip", *words.split()], check=True)
+            subprocess.run(["ip", *text.split()], check=True)
         for name, value in SETTINGS.items():
             Path("/proc/sys/net/ipv4", name).write_text(value)
     return net, fd
@@ -92,9 +92,9 @@ def send(net: int) -> None:
             near.send(bytes(1 << 16))
 
 
-def receive(door: socket.socket, warm_s: float, seconds: float, out: int) -> None:
+def receive(listener: socket.socket, warm_s: float, seconds: float, out: int) -> None:
     """Write to `out` how many bytes came in how many seconds, after the warm-up."""
-    far, _ = door.accept()
+    far, _ = listener.accept()
     began, count, buffer = time.monotonic(), 0, bytearray(1 << 20)
     far.settimeout(1.0)
     while (now := time.monotonic()) < began + warm_s + seconds:
@@ -108,14 +108,14 @@ def receive(door: socket.socket, warm_s: float, seconds: float, out: int) -> Non
 def days(start: float, until: float) -> Iterator[tuple[float, int, bool]]:
     """(when, network, whether its day begins; else a night does, before that network's day)."""
     number = 0
-    while (at := start + number * (DAY_S + NIGHT_S)) < until:
+    while (at := start + number * (DAY_S + DARK_WINDOW_S)) < until:
         yield at, ORDER[number % len(ORDER)], True
         number += 1
         yield at + DAY_S, ORDER[number % len(ORDER)], False
 
 
 def relay(
-    lines: dict[int, tuple[Line, int]], networks: tuple[Network, Network], said: Callable[[int], None], until: float
+    lines: dict[int, tuple[Line, int]], networks: tuple[Network, Network], report: Callable[[int], None], until: float
 ) -> float:
     """Move packets and change networks until `until`; returns how late the latest change was noticed, seconds."""
     changes = days(time.monotonic() + 0.1, until)
@@ -125,8 +125,8 @@ def relay(
         while change and change[0] <= now:
             at, number, day = change
             for line, _ in lines.values():
-                line.change(networks[number] if day else NIGHT, at)
-            said(number if day else 0)  # in the dark the window is that of the network which is always there
+                line.change(networks[number] if day else DARK_WINDOW, at)
+            report(number if day else 0)  # in the dark the window is that of the network which is always there
             late = max(late, now - at)
             change = next(changes, None)
         for line, out in lines.values():
@@ -153,23 +153,23 @@ def measure(
     networks = tuple(Network(rate * 1e6, rtt / 2e3) for rate, rtt in zip(rates_mbps, rtts_ms, strict=True))
     ours = None if arm == "cubic" else Registered(f"net2r_{os.getpid()}")
 
-    def said(number: int) -> None:
+    def reply_of(number: int) -> None:
         if ours is not None and arm != "unsaid":
-            ours.say(number, 1 if arm == "one" else 2, 5.0)
+            ours.emit(number, 1 if arm == "one" else 2, 5.0)
 
-    sender, there = end(*ENDS, ours.name if ours else "cubic")
+    sender, other = end(*ENDS, ours.name if ours else "cubic")
     receiver, back = end(ENDS[1], ENDS[0], "cubic")
     with linux.inside(receiver):
-        door = socket.create_server((ENDS[1], PORT))
+        listener = socket.create_server((ENDS[1], PORT))
     here, out = os.pipe()
-    children = [forked(lambda: receive(door, warm_s, seconds, out)), forked(lambda: send(sender))]
+    children = [forked(lambda: receive(listener, warm_s, seconds, out)), forked(lambda: send(sender))]
     line = Line(networks[0], QUEUE)
     undisturbed()
     try:
         late = relay(
-            {there: (line, back), back: (Line(networks[0], BACK), there)},
+            {other: (line, back), back: (Line(networks[0], BACK), other)},
             (networks[0], networks[1]),
-            said,
+            reply_of,
             time.monotonic() + warm_s + seconds + 1.5,
         )
         poll = select.poll()
@@ -182,7 +182,7 @@ def measure(
             os.waitpid(pid, 0)
         if ours:
             ours.close()
-    most = sum(rates_mbps[number] for number in ORDER) / len(ORDER) * DAY_S / (DAY_S + NIGHT_S)
+    most = sum(rates_mbps[number] for number in ORDER) / len(ORDER) * DAY_S / (DAY_S + DARK_WINDOW_S)
     mbps = count * 8e-6 / took
     found = {"arm": arm, "mbps": round(mbps, 2), "of_most": round(mbps / most, 3)}
     return found | {"dropped": line.dropped, "late_ms": round(late * 1e3, 1)}

@@ -29,13 +29,13 @@ Lit = Mapping[frozenset[str], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Filmed:
-    """One move. iterations: begin and end of each (ms, from the first circuit that went dark); turned: the first on new rings."""
+    """One move. iterations: begin and end of each (ms, from the first circuit that went dark); changed: the first on new rings."""
 
     lost_ms: float
     dark_ms: float
     lit: Lit
     iterations: Sequence[tuple[float, float]]
-    turned: int
+    changed: int
 
 
 def ports(bench: Bench, side: int) -> dict[str, frozenset[str]]:
@@ -63,9 +63,9 @@ def film(bench: Bench) -> Filmed:
                 lit[old[name]] = (-math.inf, min(at_ms, lit.get(old[name], (0.0, math.inf))[1]))
             elif what == "lit" and name in new:
                 lit[new[name]] = (max(at_ms, lit.get(new[name], (-math.inf, 0.0))[0]), math.inf)
-    turned = bench.turned(report["turn"]) + 1
+    changed = bench.changed(report["ring_change"]) + 1
     _, records = bench.records()
-    return Filmed(move.lost, move.dark, lit, spans(records, zero + bench.wall_ms), turned - records[0]["iter"])
+    return Filmed(move.lost, move.dark, lit, spans(records, zero + bench.wall_ms), changed - records[0]["iter"])
 
 
 def spans(records: Sequence[Record], zero_ms: float) -> list[tuple[float, float]]:
@@ -111,16 +111,16 @@ def links(lit: Lit) -> Iterator[str]:
 
 def captions(filmed: Filmed) -> Iterator[str]:
     """What happens, one line at a time."""
-    at = filmed.iterations[filmed.turned][1]
+    at = filmed.iterations[filmed.changed][1]
     last = max(begin for begin, _ in filmed.lit.values() if begin > 0)
-    said = [
+    lines = [
         (-BEFORE_MS, "twelve ranks train over 24 links of light"),
         (0.0, "four switches move 48 cross-connects: dark"),
         (last, "light is back; the ranks finish their iteration, then use the new rings"),
         (at, f"the job lost {filmed.lost_ms:.0f} ms; nothing was restarted"),
     ]
-    for number, (begin, text) in enumerate(said):
-        end = said[number + 1][0] if number + 1 < len(said) else AFTER_MS
+    for number, (begin, text) in enumerate(lines):
+        end = lines[number + 1][0] if number + 1 < len(lines) else AFTER_MS
         on, off = share(begin), share(end)
         head = "0%" if on == 0 else f"0%,{on - 0.01:.3f}%{{opacity:0}}{on}%"
         tail = "100%{opacity:1}" if off == 100 else f"{off - 0.01:.3f}%{{opacity:1}}{off}%,100%{{opacity:0}}"
@@ -131,9 +131,9 @@ def captions(filmed: Filmed) -> Iterator[str]:
 def drawn(filmed: Filmed) -> str:
     """The picture."""
     seconds = (BEFORE_MS + AFTER_MS) * SLOWER / 1e3
-    usual = statistics.median(end - begin for begin, end in filmed.iterations[: filmed.turned][-AROUND:])
+    usual = statistics.median(end - begin for begin, end in filmed.iterations[: filmed.changed][-AROUND:])
     bars = "".join(
-        f'<rect class="{"long" if end > 0 and number <= filmed.turned else "bar"}" x="{across(begin) + 1}" y="{STRIP_TOP}"'
+        f'<rect class="{"long" if end > 0 and number <= filmed.changed else "bar"}" x="{across(begin) + 1}" y="{STRIP_TOP}"'
         f' width="{max(across(end) - across(begin) - 2, 0):.1f}" height="{STRIP}"/>'
         for number, (begin, end) in enumerate(filmed.iterations)
         if end > -BEFORE_MS and begin < AFTER_MS

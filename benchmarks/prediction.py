@@ -48,8 +48,8 @@ def main() -> int:
             for size in SIZES:
                 scale, off = measured(lab, method, workload, backend, size)
                 worst, seen = max(worst, *map(abs, off.values())), seen + 1
-                words = ", ".join(f"{name} {value:+.1%}" for name, value in off.items())
-                print(f"  {method:<8} {workload:<8} {backend:<12} x {scale:<7.3g} {words}", flush=True)
+                text = ", ".join(f"{name} {value:+.1%}" for name, value in off.items())
+                print(f"  {method:<8} {workload:<8} {backend:<12} x {scale:<7.3g} {text}", flush=True)
     return verdict("prediction", worst, "off at most", LIMIT, "at most", cases=seen, rate_mbps=RATE_MBPS, hosts=HOSTS)
 
 

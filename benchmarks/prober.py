@@ -28,16 +28,16 @@ def namespaced_socket(pid: int, address: str) -> socket.socket:
     """A UDP socket that lives in the network namespace of `pid`, bound to `address`."""
     libc = ctypes.CDLL(None, use_errno=True)
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
-    there = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    other = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     try:
-        if libc.setns(there, CLONE_NEWNET):
+        if libc.setns(other, CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"setns into {pid}")
         try:
             sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         finally:
             libc.setns(home, CLONE_NEWNET)
     finally:
-        os.close(there)
+        os.close(other)
         os.close(home)
     sock.bind((address, PORT))
     sock.setblocking(False)

@@ -74,9 +74,9 @@ def again(lab: BenchLab, fault: tuple[float, float], within_s: float = 90.0) -> 
     raise RuntimeError(f"no new iteration within {within_s:g} s of the fault")
 
 
-def hurt(lab: BenchLab, what: str, turn: int) -> tuple[float, float]:
+def hurt(lab: BenchLab, what: str, step: int) -> tuple[float, float]:
     """Bring a fault about; when that began and was done (wall s)."""
-    host = NAMES[1 + turn % (HOSTS - 1)]  # not rank 0, whose store tells the others at once
+    host = NAMES[1 + step % (HOSTS - 1)]  # not rank 0, whose store tells the others at once
     at = time.time()
     if what == "cut":
         lab.ask("fibre", name=f"f-{host}-p1", cut=True)
@@ -103,15 +103,15 @@ def main() -> int:
         with guarded(lab) as guard:
             guard.wait("watching")
             time.sleep(5.0)
-            for turn in range(TRIALS):
+            for step in range(TRIALS):
                 for what, times in took.items():
-                    at = hurt(lab, what, turn)
+                    at = hurt(lab, what, step)
                     seconds, repeated = again(lab, at)
                     times.append(seconds)
                     twice.append(repeated)
-                    print(f"  {what} {turn + 1}: {seconds:5.2f} s to a new iteration, {repeated} iterations made twice", flush=True)
+                    print(f"  {what} {step + 1}: {seconds:5.2f} s to a new iteration, {repeated} iterations made twice", flush=True)
                     if what == "cut":
-                        lab.ask("fibre", name=f"f-{NAMES[1 + turn % (HOSTS - 1)]}-p1", cut=False)
+                        lab.ask("fibre", name=f"f-{NAMES[1 + step % (HOSTS - 1)]}-p1", cut=False)
                     time.sleep(CALM_S + FIRST_BACKOFF_S + 5.0)  # each trial is the first of a row
         attempts = len(lab.call("status")["recoveries"])
         waited_s = unguarded(lab)

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.harness import spread, undisturbed, verdict
 from orchestrator.settings import load
-from orchestrator.store.keys import slice_key
+from orchestrator.store.keys import tenancy_key
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 
@@ -108,9 +108,9 @@ def write(journal: Journal, run: str, clock: Clock, chance: random.Random) -> No
             subject=host,
             reconfig_id=name,
         )
-    for rung in ("map", "light", "link", "identity", "forwarding"):
+    for level in ("map", "light", "link", "identity", "forwarding"):
         done: Fields = {"reconfig_id": name, "ok": 1, "passed": 48, "total": 48, "duration_ms": 20.0, "detail": "48/48"}
-        journal.point("verify", {"rung": rung}, done, sent + 150 * MS)
+        journal.point("verify", {"level": level}, done, sent + 150 * MS)
     for k in range(84):
         a, b = HOSTS[k % 12], HOSTS[(k + 1) % 12]
         fields = {"circuit": f"{a}:p{k % 4 + 1}->{b}:p{k % 4 + 1}", "source": a, "target": b, "state": "made", "loss_db": 2.5}
@@ -140,7 +140,7 @@ def fill(runs: int) -> int:
                     "up", KEY, plan_name="topoopt-12", plan_sha="00", plan_text=json.dumps(PLAN), inventory="/nowhere", user="bench"
                 )
                 run.found({"current": None}, {"hosts": HOSTS})
-                job = store.add_job(slice_key(KEY, "bench"), run.id, "ddp", JobSpec(Job("ddp", "train", ()), "ddp", "gloo"))
+                job = store.add_job(tenancy_key(KEY, "bench"), run.id, "ddp", JobSpec(Job("ddp", "train", ()), "ddp", "gloo"))
                 with Journal(settings.run_dir(run.id), run.id, "emulated", clock=clock) as journal:
                     write(journal, run.id, clock, chance)
                     points += journal.points
@@ -151,10 +151,10 @@ def fill(runs: int) -> int:
     return points
 
 
-def timed(*words: str) -> tuple[float, Path]:
+def timed(*argv: str) -> tuple[float, Path]:
     """Seconds of one command, and the page it wrote."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "orchestrator.cli.main", "experiment", "report", *words, "--json"]
+    command = [sys.executable, "-m", "orchestrator.cli.main", "experiment", "report", *argv, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     took = time.perf_counter() - began
     return took, Path(json.loads(done.stdout)["data"]["file"])

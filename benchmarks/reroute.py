@@ -34,27 +34,27 @@ class Events:
     """The output of a guard in the foreground, in order."""
 
     def __init__(self, lab: BenchLab, *options: str) -> None:
-        words = [str(TESTBED), "service", "run", "guard", "--jsonl", "--hold", "500ms", *options]
-        self._guard = subprocess.Popen(words, env=lab.env, stdout=subprocess.PIPE, text=True)
-        self._said: queue.Queue[dict[str, Any]] = queue.Queue()
+        argv = [str(TESTBED), "service", "run", "guard", "--jsonl", "--hold", "500ms", *options]
+        self._guard = subprocess.Popen(argv, env=lab.env, stdout=subprocess.PIPE, text=True)
+        self._reported: queue.Queue[dict[str, Any]] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
         assert self._guard.stdout is not None
         for line in self._guard.stdout:
-            self._said.put(json.loads(line))
+            self._reported.put(json.loads(line))
 
     def wait(self, kind: str, limit_s: float = 30.0) -> dict[str, Any]:
         """The next event of this kind. Raises: RuntimeError - it does not come."""
         give_up = time.monotonic() + limit_s
         while time.monotonic() < give_up:
             try:
-                event = self._said.get(timeout=max(give_up - time.monotonic(), 0.001))
+                event = self._reported.get(timeout=max(give_up - time.monotonic(), 0.001))
             except queue.Empty:
                 break
             if event["event"] == "failed":
-                raise RuntimeError(f"the guard failed: {event['words']}")
+                raise RuntimeError(f"the guard failed: {event['message']}")
             if event["event"] == kind:
                 return event
         raise RuntimeError(f"the guard did not say {kind!r} within {limit_s:g} s")
@@ -98,8 +98,8 @@ def main() -> int:
         with guarded(lab) as guard:
             guard.wait("watching")
             time.sleep(1.0)
-            for turn in range(CUTS):
-                cable = cables[turn * 5 % len(cables)]
+            for step in range(CUTS):
+                cable = cables[step * 5 % len(cables)]
                 begin = time.time()
                 lab.ask("fibre", name=cable, cut=True)
                 detected.append(guard.wait("dark")["at"] - begin)
@@ -112,7 +112,7 @@ def main() -> int:
                 lab.ask("fibre", name=cable, cut=False)
                 guard.wait("restored", 60.0)
                 print(
-                    f"  cut {turn + 1:2} {cable}: detected {detected[-1] * 1e3:6.1f} ms, committed {committed[-1] * 1e3:6.1f} ms,"
+                    f"  cut {step + 1:2} {cable}: detected {detected[-1] * 1e3:6.1f} ms, committed {committed[-1] * 1e3:6.1f} ms,"
                     f" job stood still {stalls[-1] * 1e3:6.0f} ms, iteration {after['iterations']}",
                     flush=True,
                 )

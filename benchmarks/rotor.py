@@ -55,7 +55,7 @@ class Rotor:
         self._link = socket.create_connection(("127.0.0.1", port), 5)
         self._lines = self._link.makefile()
 
-    def say(self, command: str) -> list[str]:
+    def send(self, command: str) -> list[str]:
         """Return the data lines of the reply."""
         self._link.sendall(f"{command}\n".encode())
         found: list[str] = []
@@ -109,14 +109,14 @@ def ahead_ns() -> int:
     return min(found)[1]
 
 
-def run(rotor: Rotor, wired: list[socket.socket], truth: Truth, dwell_us: int, night_us: int, seconds: float) -> Counted:
+def run(rotor: Rotor, wired: list[socket.socket], truth: Truth, dwell_us: int, dark_window_us: int, seconds: float) -> Counted:
     """Turn for a while with all hosts sending, and judge every arrival."""
-    rotor.say(f"LOAD BEGIN {len(MATCHINGS)} {dwell_us} {night_us}")
+    rotor.send(f"LOAD BEGIN {len(MATCHINGS)} {dwell_us} {dark_window_us}")
     for slot, matching in enumerate(MATCHINGS):
-        rotor.say(f"LOAD SLOT {slot} {pairs(matching)}")
-    rotor.say("LOAD END")
-    rotor.say("START 0")
-    turning = truth.ask("truth", device="ocs1")["turning"]
+        rotor.send(f"LOAD SLOT {slot} {pairs(matching)}")
+    rotor.send("LOAD END")
+    rotor.send("START 0")
+    scheduled = truth.ask("truth", device="ocs1")["schedule"]
     time.sleep(0.5)
     counted = Counted()
     frames = [
@@ -131,13 +131,13 @@ def run(rotor: Rotor, wired: list[socket.socket], truth: Truth, dwell_us: int, n
             counted.sent += 1
         time.sleep(max(0.0, chance.uniform(0.0, 2 * GAP_S) - (time.monotonic() - now)))  # in step with no slot
     ahead.append(ahead_ns())
-    rotor.say("STOP")
-    start, dwell, night = turning["start_ns"], turning["dwell_ns"], turning["night_ns"]
-    maps = [{(int(i), int(e) - SIZE) for i, e in slot} for slot in turning["slots"]]
+    rotor.send("STOP")
+    start, dwell, dark_window = scheduled["start_ns"], scheduled["dwell_ns"], scheduled["dark_window_ns"]
+    maps = [{(int(i), int(e) - SIZE) for i, e in slot} for slot in scheduled["slots"]]
     for sender, receiver, wall_ns in chain.from_iterable(received(number, wire) for number, wire in enumerate(wired, 1)):
         counted.received += 1
-        turn, off = divmod(wall_ns - sum(ahead) // 2 - start, dwell + night)
-        if off < dwell and (sender, receiver) in maps[turn % len(maps)]:
+        step, off = divmod(wall_ns - sum(ahead) // 2 - start, dwell + dark_window)
+        if off < dwell and (sender, receiver) in maps[step % len(maps)]:
             continue
         counted.misplaced += 1
         counted.worst_us = max(counted.worst_us, (off - dwell if off >= dwell else off) / 1000)
@@ -155,18 +155,18 @@ def main() -> int:
             (port,) = re.findall(r"tcp://127\.0\.0\.1:(\d+)", (inventory / "devices.yml").read_text())
             truth, rotor = Truth(state / "control.sock"), Rotor(int(port))
             wired = list(wires([host["pid"] for host in truth.ask("status")["hosts"].values()]))
-            for dwell_us, night_us in CASES:
-                seen = run(rotor, wired, truth, dwell_us, night_us, seconds)
+            for dwell_us, dark_window_us in CASES:
+                seen = run(rotor, wired, truth, dwell_us, dark_window_us, seconds)
                 outside = 100 * seen.misplaced / seen.received
-                duty, wanted = seen.received / seen.sent, dwell_us / (dwell_us + night_us)
+                duty, wanted = seen.received / seen.sent, dwell_us / (dwell_us + dark_window_us)
                 off = 100 * abs(duty / wanted - 1)
                 print(
-                    f"{dwell_us} + {night_us} us: {seen.misplaced} of {seen.received} outside their circuit ({outside:.4f} %, "
+                    f"{dwell_us} + {dark_window_us} us: {seen.misplaced} of {seen.received} outside their circuit ({outside:.4f} %, "
                     f"worst {seen.worst_us:.0f} us), duty {duty:.4f} of {wanted:.4f}, off by {off:.2f} %"
                 )
-                figures[f"outside_{dwell_us + night_us}us_percent"] = round(outside, 4)
-                figures[f"duty_{dwell_us + night_us}us"] = round(duty, 4)
-                if (dwell_us, night_us) == CASES[0]:
+                figures[f"outside_{dwell_us + dark_window_us}us_percent"] = round(outside, 4)
+                figures[f"duty_{dwell_us + dark_window_us}us"] = round(duty, 4)
+                if (dwell_us, dark_window_us) == CASES[0]:
                     met = outside < LIMIT_PERCENT and off <= DUTY_PERCENT
                     figures |= {"value": round(outside, 4), "unit": "%", "limit": LIMIT_PERCENT, "ratio": round(duty / wanted, 4)}
             for wire in wired:

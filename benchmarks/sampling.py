@@ -28,7 +28,7 @@ from orchestrator.session import load_lab, open_session
 from orchestrator.telemetry import Journal
 
 HZ, LIMIT_SHARE, LIMIT_SLOWER = 100, 0.02, 0.01
-TURNS, WINDOW_S, OTHERS_S = 12, 4.0, 6.0
+ROUNDS, WINDOW_S, OTHERS_S = 12, 4.0, 6.0
 SIZE = "2M"
 
 
@@ -43,8 +43,8 @@ def agents(lab: BenchLab) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if any(w.endswith(b"agent/__main__.py") for w in words) and b"attach" not in words and network(entry.name) in hosts:
+            tokens = (entry / "cmdline").read_bytes().split(b"\0")
+            if any(w.endswith(b"agent/__main__.py") for w in tokens) and b"attach" not in tokens and network(entry.name) in hosts:
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -108,7 +108,7 @@ def per_host(shares: list[float], hosts: list[str]) -> dict[str, float]:
     return found
 
 
-async def measure(lab: BenchLab, turns: int, window_s: float) -> dict[str, Any]:
+async def measure(lab: BenchLab, steps: int, window_s: float) -> dict[str, Any]:
     """Cost with the job running, sampling on and off in turns; then other rates for a while each."""
     inventory = load_lab(lab.inventory)
     windows: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
@@ -123,8 +123,8 @@ async def measure(lab: BenchLab, turns: int, window_s: float) -> dict[str, Any]:
                 costs.setdefault(hz, []).append((hosts, operator, rate))
                 return when
 
-            for turn in range(turns):
-                for on in (True, False) if turn % 2 else (False, True):
+            for step in range(steps):
+                for on in (True, False) if step % 2 else (False, True):
                     windows[on].append(await once(HZ if on else 0, window_s))
             for hz in (10, 1000):
                 await once(hz, OTHERS_S)
@@ -148,12 +148,12 @@ def busbw(lab: BenchLab, windows: dict[bool, list[tuple[int, int]]]) -> dict[boo
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--turns", type=int, default=ROUNDS)
     parser.add_argument("--window", type=float, default=WINDOW_S, metavar="SECONDS")
     chosen = parser.parse_args()
     with bench_lab() as lab:
         lab.call("up", "--topology", plan(lab))
-        found = asyncio.run(measure(lab, chosen.turns, chosen.window))
+        found = asyncio.run(measure(lab, chosen.steps, chosen.window))
         rates = busbw(lab, found["windows"])
         lab.call("job", "stop")
     costs = found["costs"]

@@ -86,8 +86,8 @@ class Followed:
         """Look at a shadow whose job has ended; return the iteration of its checkpoint."""
         pid = pids(lab)[SHADOW]
         folder = newest(pid, job)
-        said = lines(folder / "shadow.jsonl") if folder else []
-        self.equal, self.judged = self.equal + sum(one["equal"] for one in said), self.judged + len(said)
+        reports = lines(folder / "shadow.jsonl") if folder else []
+        self.equal, self.judged = self.equal + sum(one["equal"] for one in reports), self.judged + len(reports)
         iteration, same = same_bits(lab, torch)
         self.compared, self.different = self.compared + (same is not None), self.different + (same is False)
         return iteration
@@ -99,12 +99,12 @@ def timed(lab: BenchLab, torch: Any, seen: Followed, arms: Sequence[str], rounds
     for arm in order(arms, rounds):
         args = {"hidden": 512, "batch": 16, "iterations": ITERATIONS, "checkpoint_every": ITERATIONS} | ARMS[arm]
         found[arm].append(one := trained(lab, plan(lab, "timed", args, shadow=arm == "tap"), "timed", HOSTS, 120))
-        words = ""
+        text = ""
         if arm == "tap":
             time.sleep(1.0)
-            words = f", its shadow kept {seen.add(lab, torch, 'timed')} of {ITERATIONS}"
+            text = f", its shadow kept {seen.add(lab, torch, 'timed')} of {ITERATIONS}"
         took = one.took_ms(WARM)
-        print(f"  {arm:<6} {statistics.median(took):6.1f} ms, computing {computing(one):5.1f}{words}", flush=True)
+        print(f"  {arm:<6} {statistics.median(took):6.1f} ms, computing {computing(one):5.1f}{text}", flush=True)
     lab.call("down", "--yes")
     figures: dict[str, Any] = {"none_ms": round(statistics.median(v for one in found["none"] for v in one.took_ms(WARM)), 1)}
     alone = [one.took_ms(WARM) for one in found[arms[0]]]
@@ -138,12 +138,12 @@ def made(lab: BenchLab, job: str) -> int:
     return int(records[-1]["iter"]) if records else 0
 
 
-def until(what: Callable[[], bool], words: str, every_s: float = 0.02) -> None:
+def until(what: Callable[[], bool], text: str, every_s: float = 0.02) -> None:
     """Wait. Raises: RuntimeError - in vain."""
     give_up = time.monotonic() + WITHIN_S
     while not what():
         if time.monotonic() > give_up:
-            raise RuntimeError(f"in vain: {words}")
+            raise RuntimeError(f"in vain: {text}")
         time.sleep(every_s)
 
 

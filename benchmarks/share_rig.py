@@ -68,36 +68,36 @@ class Taps:
         # Hosts are children of the process that has the fabric; the lab's first process is outside of its namespaces.
         child = Path(f"/proc/{next(iter(status['hosts'].values()))['pid']}/status").read_text()
         parent = next(line.split()[1] for line in child.splitlines() if line.startswith("PPid:"))
-        glass = os.open(f"/proc/{parent}/root/run/netns/ocs", os.O_RDONLY)
-        self._doors = []
+        light = os.open(f"/proc/{parent}/root/run/netns/ocs", os.O_RDONLY)
+        self._listeners = []
         try:
             for port in ports:
                 host, _, number = port.partition(":p")
-                with inside(glass):
-                    door = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-                door.bind((f"h{numbers[host]}p{number}", 3))
-                door.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-                door.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE
-                door.settimeout(0.2)
-                self._doors.append((host, door))
+                with inside(light):
+                    listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+                listener.bind((f"h{numbers[host]}p{number}", 3))
+                listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+                listener.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE
+                listener.settimeout(0.2)
+                self._listeners.append((host, listener))
         finally:
-            os.close(glass)
-        self._threads = [threading.Thread(target=self._note, args=door, daemon=True) for door in self._doors]
+            os.close(light)
+        self._threads = [threading.Thread(target=self._note, args=listener, daemon=True) for listener in self._listeners]
         for thread in self._threads:
             thread.start()
 
-    def _note(self, host: str, door: socket.socket) -> None:
+    def _note(self, host: str, listener: socket.socket) -> None:
         into, head = self.seen[host], bytearray(14)
         while not self._over.is_set():
             try:
-                length, more, _, (_, _, kind, *_) = door.recvmsg_into([head], 64, socket.MSG_TRUNC)
+                length, more, _, (_, _, kind, *_) = listener.recvmsg_into([head], 64, socket.MSG_TRUNC)
             except TimeoutError:
                 continue
             if kind == OUTGOING and more and length >= LEAST_BYTES:
                 seconds, ns = struct.unpack("qq", more[0][2])
                 into.append((seconds + ns / 1e9, length))
-        self.missed += struct.unpack("II", door.getsockopt(263, 6, 8))[1]  # SOL_PACKET, PACKET_STATISTICS
-        door.close()
+        self.missed += struct.unpack("II", listener.getsockopt(263, 6, 8))[1]  # SOL_PACKET, PACKET_STATISTICS
+        listener.close()
 
     def close(self) -> None:
         self._over.set()
@@ -171,8 +171,8 @@ def programs(lab: BenchLab, host: str) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and (entry / "ns" / "net").stat().st_ino == own:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"workloads.programs.replay" in words and not words[0].endswith(b"sh"):
+                tokens = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"workloads.programs.replay" in tokens and not tokens[0].endswith(b"sh"):
                     yield int(entry.name)
 
 

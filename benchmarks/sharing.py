@@ -90,16 +90,16 @@ def neighbour(lab: BenchLab) -> Figures:
     """What a neighbour costs a job on circuits of its own, and over a shared uplink."""
     one, two = replace(ONE, compute_s=COMPUTE_S / 3), replace(TWO, compute_s=COMPUTE_S / 3)
     where = {"own": {"light": LIGHT}, "tree": {"segment": SEGMENT}}
-    found: dict[str, list[list[float]]] = {f"{place}-{with_}": [] for place in where for with_ in ("alone", "beside")}
+    found: dict[str, list[list[float]]] = {f"{place}-{with_}": [] for place in where for with_ in ("alone", "shared")}
     for arm in order([*found], ROUNDS):
         place, with_ = arm.split("-")
-        loads = [one, two] if with_ == "beside" else [one]
+        loads = [one, two] if with_ == "shared" else [one]
         plans = {load: load.plan(lab, arm, **where[place]) for load in loads}  # type: ignore[arg-type]
         with running(lab, plans, LIGHT if place == "own" else TREE) as watched:
             found[arm].append(counted(watched, "one"))
         for load in loads:
             lab.call("down", "--yes", "--as", load.owner)
-        told(arm, found[arm][-1])
+        shown(arm, found[arm][-1])
     own, tree = (ratio(found[f"{place}-alone"], found[f"{place}-beside"])[0] for place in where)
     return {
         "neighbour, own circuits": (own, None, 1.03),
@@ -109,19 +109,19 @@ def neighbour(lab: BenchLab) -> Figures:
 
 
 @contextmanager
-def coordinated(lab: BenchLab, words: list[str]) -> Iterator[None]:
-    """`testbed service start pacing` until the block ends, whether it returns or stays; what it says goes to `words`."""
-    with tempfile.TemporaryFile("w+") as said:
+def coordinated(lab: BenchLab, argv: list[str]) -> Iterator[None]:
+    """`testbed service start pacing` until the block ends, whether it returns or stays; what it says goes to `argv`."""
+    with tempfile.TemporaryFile("w+") as reported:
         command = [str(TESTBED), "service", "start", "pacing", "--yes"]
-        process = subprocess.Popen(command, env=lab.env, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(command, env=lab.env, stdout=reported, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             with_out = time.monotonic() + COORDINATE_S
             while process.poll() is None and time.monotonic() < with_out:
                 time.sleep(0.2)
-            said.seek(0)
-            words.append(said.read())
-            if process.returncode not in (0, None) and "score" not in words[-1].lower():
-                raise RuntimeError(f"pacing: exit {process.returncode}: {words[-1]}")
+            reported.seek(0)
+            argv.append(reported.read())
+            if process.returncode not in (0, None) and "score" not in argv[-1].lower():
+                raise RuntimeError(f"pacing: exit {process.returncode}: {argv[-1]}")
             yield
         finally:
             if process.poll() is None:
@@ -130,7 +130,7 @@ def coordinated(lab: BenchLab, words: list[str]) -> Iterator[None]:
             lab.call("service", "stop", "pacing", check=False)
 
 
-def turns(lab: BenchLab, loads: Sequence[Load], judged: str, words: list[str]) -> tuple[float, dict[str, float]]:
+def steps(lab: BenchLab, loads: Sequence[Load], judged: str, argv: list[str]) -> tuple[float, dict[str, float]]:
     """Iterations of a job with shifts over those without, all begun together under a fair queue; the share of its sending that
     another job's met, by arm."""
     found: dict[str, list[list[float]]] = {"off": [], "shift": []}
@@ -142,7 +142,7 @@ def turns(lab: BenchLab, loads: Sequence[Load], judged: str, words: list[str]) -
             for other in loads[1:]:
                 watched.behind(loads[0].owner, other.owner, 0.0)
             if arm == "shift":
-                with coordinated(lab, words):
+                with coordinated(lab, argv):
                     since = time.time()
                     found[arm].append(counted(watched, judged, since_s=since))
             else:
@@ -150,24 +150,24 @@ def turns(lab: BenchLab, loads: Sequence[Load], judged: str, words: list[str]) -
                 found[arm].append(counted(watched, judged, since_s=since))
             others = [watched.bursts(load.owner, since) for load in loads if load.owner != judged]
             met[arm].append(max(together(watched.bursts(judged, since), other) for other in others))
-        told(arm, found[arm][-1], f"sends together with another {met[arm][-1]:.0%}")
+        shown(arm, found[arm][-1], f"sends together with another {met[arm][-1]:.0%}")
     for load in loads:
         lab.call("down", "--yes", "--as", load.owner)
     return ratio(found["off"], found["shift"])[0], {arm: statistics.median(shares) for arm, shares in met.items()}
 
 
 def shift(lab: BenchLab) -> Figures:
-    found, met = turns(lab, (ONE, TWO), "one", [])
+    found, met = steps(lab, (ONE, TWO), "one", [])
     print(f"  sent together: {met}")
     return {"shifted over unshifted": (found, None, 1 / 1.3)}
 
 
 def incompatible(lab: BenchLab) -> Figures:
     """Two jobs that send three quarters of their time do not fit beside each other: left as they are, and told."""
-    words: list[str] = []
+    argv: list[str] = []
     loads = [replace(load, compute_s=COMPUTE_S / 3) for load in (ONE, TWO)]
-    found, _ = turns(lab, loads, "one", words)
-    scores = [float(score) for said in words for score in re.findall(r"score\W*([01]?\.\d+|[01])\b", said, re.IGNORECASE)]
+    found, _ = steps(lab, loads, "one", argv)
+    scores = [float(score) for reported in argv for score in re.findall(r"score\W*([01]?\.\d+|[01])\b", reported, re.IGNORECASE)]
     return {
         "incompatible, coordinated over not": (found, 0.9, 1.1),
         "incompatible, score that is told": (min(scores, default=1.0), None, 0.99),
@@ -178,7 +178,7 @@ def three(lab: BenchLab) -> Figures:
     """Job two shares an uplink with job one, another with job three."""
     middle = Load("two", (("gpu02", "gpu06", BYTES), ("gpu03", "gpu07", BYTES)), COMPUTE_S)
     last = Load("three", (("gpu04", "gpu08", BYTES),), COMPUTE_S)
-    found, met = turns(lab, (ONE, middle, last), "two", [])
+    found, met = steps(lab, (ONE, middle, last), "two", [])
     print(f"  sent together with the middle job: {met}")
     return {"three jobs, the middle one": (found, None, 1 / 1.3)}
 
@@ -206,7 +206,7 @@ def mltcp(lab: BenchLab) -> Figures:
             elif arm == "mltcp":
                 pair = (watched.bursts(owner, began - COMPUTE_S / 2) for owner in ("one", "two"))
                 apart.append([abs(gap) for gap in gaps(*pair)])
-        told(arm, found[arm][-1], f"gaps {', '.join(f'{gap:.3f}' for gap in apart[-1][:12])} s" if arm == "mltcp" else "")
+        shown(arm, found[arm][-1], f"gaps {', '.join(f'{gap:.3f}' for gap in apart[-1][:12])} s" if arm == "mltcp" else "")
     for load in (ONE, TWO):
         lab.call("down", "--yes", "--as", load.owner)
     burst_s = statistics.median(sends)
@@ -229,7 +229,7 @@ def _off(seen: Sequence[float], burst_s: float) -> float:
     return max(abs(gap / wanted - 1) for gap, wanted in zip(seen[1:4], expected, strict=True))
 
 
-def told(arm: str, iterations: Sequence[float], more: str = "") -> None:
+def shown(arm: str, iterations: Sequence[float], more: str = "") -> None:
     print(f"  {arm:<12} {1e3 * statistics.median(iterations):7.1f} ms an iteration  {more}", flush=True)
 
 

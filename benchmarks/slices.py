@@ -50,10 +50,10 @@ def share(sides: Sides, block: Sides, wanted: Sides, failures: int, anywhere: bo
     block_of = {host: tuple(at // part for at, part in zip(host, block, strict=True)) for host in hosts}
     each = len(hosts) // len({*block_of.values()})
     boxes = set()
-    for turned in set(permutations(wanted)):
-        if all(side % part == 0 and side <= whole for side, part, whole in zip(turned, block, sides, strict=True)):
+    for rotated in set(permutations(wanted)):
+        if all(side % part == 0 and side <= whole for side, part, whole in zip(rotated, block, sides, strict=True)):
             for corner in product(*(range(0, whole, part) for whole, part in zip(sides, block, strict=True))):
-                inside = product(*map(range, turned))
+                inside = product(*map(range, rotated))
                 at = ((tuple((c + s) % w for c, s, w in zip(corner, step, sides, strict=True))) for step in inside)
                 boxes.add(frozenset(block_of[host] for host in at))
     size = len(next(iter(boxes)))

@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import verdict
-from benchmarks.slot_rig import Flow, Span, flows, lit, overlap, pids, turns
+from benchmarks.slot_rig import Flow, Span, flows, lit, overlap, pids, steps
 
 DIRECTIONS = [("gpu01", "gpu02"), ("gpu02", "gpu01")]
 HELD, NOT, OWN = "held", "not held", "not held, kernel's RTO"
@@ -47,7 +47,7 @@ class Arm:
     pauses: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     duties: list[float] = field(default_factory=list)
-    nights: list[float] = field(default_factory=list)
+    dark_shares: list[float] = field(default_factory=list)
 
     def add(self, running: list[Flow], spans: list[Span]) -> None:
         begin, end = spans[0][0], spans[-1][1]
@@ -56,7 +56,7 @@ class Arm:
                 pause = flow.stall((dark, light))
                 self.pauses.append(pause * 1e3)
                 self.stalls.append((pause - (light - dark)) * 1e3)
-        self.nights += [(b[0] - a[1]) * 1e3 for a, b in itertools.pairwise(spans)]
+        self.dark_shares += [(b[0] - a[1]) * 1e3 for a, b in itertools.pairwise(spans)]
         self.rates.append(sum(flow.rate(begin, end) for flow in running))
         self.duties.append(overlap(spans, begin, end) / (end - begin))
 
@@ -76,31 +76,31 @@ def lights(lab: BenchLab) -> list[Span]:
 
 
 @contextmanager
-def turning(lab: BenchLab, arm: str) -> Iterator[None]:
+def scheduled(lab: BenchLab, arm: str) -> Iterator[None]:
     """Turn the plan that is up in this way, until the block ends."""
-    before = len(turns(lit(lab)))
+    before = len(steps(lit(lab)))
     for pid in pids(lab).values():
         timeout = "200000" if arm == OWN else "5000"
         command = ["nsenter", "-t", str(pid), "-n", "sysctl", "-qw", f"net.ipv4.tcp_rto_min_us={timeout}"]
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)  # kernels before 6.12 have it in the routes alone
     command = [sys.executable, __file__, "testbed", arm, "service", "run", "schedule", "--json"]
-    said = (lab.folder / "turn.said").open("ab")
-    with said, subprocess.Popen(command, env=lab.env, stdout=said, stderr=said) as turner:
+    reported = (lab.folder / "turn.said").open("ab")
+    with reported, subprocess.Popen(command, env=lab.env, stdout=reported, stderr=reported) as scheduler:
         try:
             give_up = time.monotonic() + 90
-            while len(turns(lit(lab))) < before + 3:
-                if turner.poll() is not None or time.monotonic() > give_up:
+            while len(steps(lit(lab))) < before + 3:
+                if scheduler.poll() is not None or time.monotonic() > give_up:
                     raise RuntimeError(f"{arm}: it does not turn: {(lab.folder / 'turn.said').read_text()[-2000:]}")
                 time.sleep(0.1)
             yield
         finally:
-            turner.terminate()  # SIGINT is ignored in the background
-            turner.wait(30)
+            scheduler.terminate()  # SIGINT is ignored in the background
+            scheduler.wait(30)
 
 
 def measured(lab: BenchLab, arm: str, into: Arm, slots: int, period_s: float) -> None:
     """Let so many slots pass, with connections of their own."""
-    with turning(lab, arm), flows(lab, DIRECTIONS) as running:
+    with scheduled(lab, arm), flows(lab, DIRECTIONS) as running:
         time.sleep(3 * period_s + 1.0)
         before = len(lights(lab))
         give_up = time.monotonic() + 3 * slots * period_s + 10
@@ -112,7 +112,7 @@ def measured(lab: BenchLab, arm: str, into: Arm, slots: int, period_s: float) ->
         into.add(running, spans[before : before + slots + 1])
 
 
-def testbed(arm: str, words: list[str]) -> None:
+def testbed(arm: str, argv: list[str]) -> None:
     """Be `testbed`, whose hosts do not hold where the arm says so; the program has no such option."""
     from optical_testbed_command import main as program
     from orchestrator.hosts import render
@@ -122,7 +122,7 @@ def testbed(arm: str, words: list[str]) -> None:
         setattr(verb, "hold_rules", lambda goal, after, lab, macs, hosts: goals.slot_rules(goal, lab, macs, hosts))  # noqa: B010
     if arm == OWN:
         setattr(render.generation, "__kwdefaults__", {**(render.generation.__kwdefaults__ or {}), "rto_min_ms": 200})  # noqa: B010
-    sys.argv = ["testbed", *words]
+    sys.argv = ["testbed", *argv]
     program()
 
 
@@ -142,14 +142,19 @@ def promise(lab: BenchLab, settle_s: float) -> None:
 def shown(name: str, arm: Arm) -> dict[str, Any]:
     """Print an arm's line and return its figures."""
     worst, middle = percentile(arm.stalls, 0.99), statistics.median(arm.stalls)
-    night, duty = statistics.median(arm.nights), statistics.fmean(arm.duties)
+    dark_window, duty = statistics.median(arm.dark_shares), statistics.fmean(arm.duties)
     rounds = ", ".join(f"{rate * 8e-6:.1f}" for rate in arm.rates)
     print(
-        f"  {name}: {len(arm.nights)} nights of {night:.0f} ms; pauses beyond them {middle:.1f} ms, {worst:.1f} at p99,"
+        f"  {name}: {len(arm.dark_shares)} nights of {dark_window:.0f} ms; pauses beyond them {middle:.1f} ms, {worst:.1f} at p99,"
         f" {max(arm.stalls):.1f} at most; {arm.rate * 8e-6:.1f} Mb/s (rounds: {rounds}); duty {duty:.4f}",
         flush=True,
     )
-    return {"stall_ms": round(middle, 1), "p99_ms": round(worst, 1), "mbps": round(arm.rate * 8e-6, 2), "nights": len(arm.nights)}
+    return {
+        "stall_ms": round(middle, 1),
+        "p99_ms": round(worst, 1),
+        "mbps": round(arm.rate * 8e-6, 2),
+        "dark_windows": len(arm.dark_shares),
+    }
 
 
 def main() -> int:

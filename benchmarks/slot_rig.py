@@ -69,8 +69,8 @@ def ring_iteration_s(plan: Plan, lab: Lab, size: float, compute_s: float, dark_s
     rank = {host: number for number, host in enumerate(hosts)}
     rings = [[rank[host] for host in ring] for ring in plan.job.rings] or [list(range(len(hosts)))]
     slots = [plan.slot(index).links for index in range(len(schedule.slots))]
-    turning = Routes.of(slots, hosts, lab).turning(schedule.dwell_s, schedule.guard_s, dark_s, lane=0)
-    return ring_mean_s(turning, rings, size, rate_mbps(lab, hosts) * 1e6 / 8 * PAYLOAD, compute_s)
+    routed = Routes.of(slots, hosts, lab).routed(schedule.dwell_s, schedule.guard_s, dark_s, lane=0)
+    return ring_mean_s(routed, rings, size, rate_mbps(lab, hosts) * 1e6 / 8 * PAYLOAD, compute_s)
 
 
 def pids(lab: BenchLab) -> dict[str, int]:
@@ -112,7 +112,7 @@ def lit(lab: BenchLab) -> dict[tuple[str, str], list[Span]]:
     return {pair: sorted(found) for pair, found in spans.items()}
 
 
-def turns(spans: dict[tuple[str, str], list[Span]]) -> list[float]:
+def steps(spans: dict[tuple[str, str], list[Span]]) -> list[float]:
     """When each slot's light was whole (s): the last circuit of those that became lit together."""
     at = sorted(begin for found in spans.values() for begin, _ in found)
     groups: list[list[float]] = []
@@ -141,8 +141,8 @@ class Flow:
 
     def rows(self, kind: str) -> list[tuple[int, int]]:
         """The lines of a kind: `pause`, from and to (ns); `total`, when (ns) and how many bytes so far."""
-        words = [line.split() for line in self.log.read_text().splitlines()]
-        return [(int(w[1]), int(w[2])) for w in words if len(w) == 3 and w[0] == kind]
+        argv = [line.split() for line in self.log.read_text().splitlines()]
+        return [(int(w[1]), int(w[2])) for w in argv if len(w) == 3 and w[0] == kind]
 
     def rate(self, begin_s: float, end_s: float) -> float:
         """Bytes a second that arrived in this time."""
@@ -162,10 +162,10 @@ class Flow:
             program.wait()
 
 
-def _program(pid: int, *words: str, out: object) -> subprocess.Popen[bytes]:
+def _program(pid: int, *argv: str, out: object) -> subprocess.Popen[bytes]:
     command = ["nsenter", "-t", str(pid), "-n", "-m", "-p", "setpriv", "--pdeathsig", "KILL", "--"]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen([*command, sys.executable, "-S", "-E", "-c", FLOW, *words], stdout=out or quiet, stderr=quiet)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen([*command, sys.executable, "-S", "-E", "-c", FLOW, *argv], stdout=out or quiet, stderr=quiet)  # type: ignore[call-overload,no-any-return]
 
 
 @contextmanager

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import verdict
 from benchmarks.rotor import STAMP, ahead_ns
-from benchmarks.slot_rig import Span, address, flows, lit, overlap, pids, turns, within
+from benchmarks.slot_rig import Span, address, flows, lit, overlap, pids, steps, within
 from conformance.truth import NoTruth
 from orchestrator.plan.schedule import REACTION_S
 
@@ -100,7 +100,7 @@ class Recorder:
         self.pid = os.fork()
         if not self.pid:
             try:
-                record_until_told(self.path, wires, agents)
+                record_until_notified(self.path, wires, agents)
             finally:
                 os._exit(0)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -117,7 +117,7 @@ class Recorder:
         return seen
 
 
-def record_until_told(path: Path, wires: Mapping[socket.socket, str], agents: Mapping[socket.socket, str]) -> None:
+def record_until_notified(path: Path, wires: Mapping[socket.socket, str], agents: Mapping[socket.socket, str]) -> None:
     rows: list[tuple[object, ...]] = []
     rest = dict.fromkeys(agents, b"")
     ahead = [ahead_ns()]
@@ -128,9 +128,9 @@ def record_until_told(path: Path, wires: Mapping[socket.socket, str], agents: Ma
         for agent in select.select(list(agents), [], [], 0)[0]:
             data = agent.recv(1 << 18)
             *lines, rest[agent] = (rest[agent] + data).split(b"\n")
-            for said in map(json.loads, lines):
-                if said.get("event") == "slot" and said.get("why") == "light" and isinstance(said.get("ends_ns"), int):
-                    rows.append(("end", agents[agent], said["count"], said["ends_ns"]))
+            for reply in map(json.loads, lines):
+                if reply.get("event") == "slot" and reply.get("why") == "light" and isinstance(reply.get("ends_ns"), int):
+                    rows.append(("end", agents[agent], reply["count"], reply["ends_ns"]))
     ahead.append(ahead_ns())
     for tap, host in wires.items():
         rows += ((host, *row) for row in frames(tap))
@@ -266,13 +266,13 @@ def busy(number: int) -> Iterator[None]:
 
 def window(lab: BenchLab, slots: int, period_s: float) -> tuple[Seen, dict[tuple[str, str], list[Span]], Span, Senders]:
     """Send and record for so many slots; also the light, and the time from the first of these slots to the end of the last."""
-    before = len(turns(lit(lab)))
+    before = len(steps(lit(lab)))
     recorder, senders = Recorder(lab), Senders(lab)
     ring = [(HOSTS[k], HOSTS[(k + 1) % len(HOSTS)]) for k in range(len(HOSTS))]
     give_up = time.monotonic() + 3 * slots * period_s
     with flows(lab, ring):
         senders.send((slots + 2) * period_s)
-        while len(at := turns(lit(lab))) < before + slots + 1 and time.monotonic() < give_up:
+        while len(at := steps(lit(lab))) < before + slots + 1 and time.monotonic() < give_up:
             senders.send(2 * period_s)
     seen = recorder.end()
     senders.close()
@@ -289,7 +289,7 @@ def run(lab: BenchLab, slots: int) -> tuple[dict[str, Any], bool]:
     except NoTruth as error:
         print(f"  all clocks agree: {error}")
     schedule = {"pattern": "round-robin", "ports": ["p1"], "hosts": HOSTS, "dwell_s": DWELL_S, "guard_s": GUARD_S}
-    lab.call("up", "--topology", lab.plan("turns", [], schedule=schedule))
+    lab.call("up", "--topology", lab.plan("ring_changes", [], schedule=schedule))
     figures: dict[str, Any] = {"outside": 0}
     met = True
     ends: list[tuple[str, int, int]] = []
@@ -308,10 +308,10 @@ def run(lab: BenchLab, slots: int) -> tuple[dict[str, Any], bool]:
             f" {judged.vanished} vanished; {seen.lost} not captured"
         )
         for (host, out, pair, ended_s), late_ms in list(judged.when.items())[:20]:
-            words = (
+            text = (
                 f"{'leave' if out else 'arrive at'} {host}, {min(late_ms):.1f} to {max(late_ms):.1f} ms after the light of {pair}"
             )
-            print(f"    {len(late_ms)} frames {words} ended, {ended_s - begin:.3f} s after the first slot")
+            print(f"    {len(late_ms)} frames {text} ended, {ended_s - begin:.3f} s after the first slot")
         print(
             f"    datagrams: {senders.offered} offered, {senders.refused} refused to the program; duty {share:.4f} of"
             f" {planned:.4f}, off by {off:.2f} %; of pairs {min(shares):.4f} to {max(shares):.4f};"
@@ -328,8 +328,8 @@ def run(lab: BenchLab, slots: int) -> tuple[dict[str, Any], bool]:
         ends += seen.ends
         for which in (False, True):
             middle, number = apart_ms(seen.ends, off_s, off=which)
-            words = f"with {OFF_HOST}, {off_s:g} s ahead" if which else "of equal clocks"
-            print(f"    clocks {words}: ends expected {middle:.3f} ms apart, median of {number}")
+            text = f"with {OFF_HOST}, {off_s:g} s ahead" if which else "of equal clocks"
+            print(f"    clocks {text}: ends expected {middle:.3f} ms apart, median of {number}")
             figures[f"{name}clock{'_off' if which else ''}_ms"] = round(middle, 3)
             met &= middle < CLOCK_MS
     lab.call("service", "stop", "schedule")

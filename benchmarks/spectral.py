@@ -55,36 +55,36 @@ def disjoint(lab: BenchLab) -> tuple[float, float]:
     """What A carries alone and beside B (bytes a second, medians of rounds by turns)."""
     for name, pair in (("a", A), ("b", B)):
         lab.call("up", "--topology", plan(lab, name, pair), "--as", name)
-    alone, beside = [], []
+    alone, neighbours = [], []
     with flows(lab, both(A)) as mine:
         time.sleep(2)
         for number in range(ROUNDS):
             alone.append(carried(mine, WINDOW_S)[0])
             with flows(lab, both(B), 6000 + 10 * number):
                 time.sleep(1)
-                beside.append(carried(mine, WINDOW_S)[0])
-    for name, rates in (("alone", alone), ("beside B", beside)):
+                neighbours.append(carried(mine, WINDOW_S)[0])
+    for name, rates in (("alone", alone), ("beside B", neighbours)):
         print(f"  disjoint wavelengths, A {name}: {', '.join(f'{r * 8e-6:.1f}' for r in rates)} Mb/s", flush=True)
-    return statistics.median(alone), statistics.median(beside)
+    return statistics.median(alone), statistics.median(neighbours)
 
 
 def refused(lab: BenchLab) -> tuple[str, str]:
     """What the planner says to A and C at once, and the device to the light of C while A has it; empty where it takes it."""
-    at_once, said = plan(lab, "at-once", A, C), ""
+    at_once, reported = plan(lab, "at-once", A, C), ""
     try:
         lab.call("plan", "--topology", at_once, "--as", "a")
     except RuntimeError as error:
-        said = next((line for line in str(error).splitlines() if "overlap" in line), "")
+        reported = next((line for line in str(error).splitlines() if "overlap" in line), "")
     inventory = load_lab(lab.inventory)
     wanted = plan(lab, "c", C)
     asked = read_plan(wanted.read_text(), str(wanted), inventory)
     goal = target(asked, inventory, dict.fromkeys(inventory.devices, frozenset()), ())
-    return said, asyncio.run(told(lab, frozenset(itertools.chain(*goal.wanted.values()))))
+    return reported, asyncio.run(shown(lab, frozenset(itertools.chain(*goal.wanted.values()))))
 
 
-async def told(lab: BenchLab, settings: frozenset[Setting]) -> str:
+async def shown(lab: BenchLab, settings: frozenset[Setting]) -> str:
     """Tell the device itself, past the planner and the driver's own check; what it answers, empty where it does so."""
-    setattr(routes, "in_the_way", lambda route, standing: "")  # noqa: B010
+    setattr(routes, "blocking", lambda route, state: "")  # noqa: B010
     async with open_session(load_lab(lab.inventory), lab.inventory, lab.folder) as session:
         (device,) = session.devices.values()
         try:
@@ -98,8 +98,8 @@ def shared(lab: BenchLab, alone: float) -> dict[str, float]:
     """What A and C carry by turns, of what A carries alone; the share that the plan gives each."""
     slots = [{"links": [{"a": f"{a}:p1", "b": f"{b}:p1"}]} for a, b in (A, C)]
     job = {"name": "none", "workload": "allreduce", "ranks": list(A), "rings": [list(A)]}  # only these must meet
-    by_turns = plan(lab, "by-turns", schedule={"slots": slots, "dwell_s": DWELL_S, "guard_s": GUARD_S}, job=job)
-    lab.call("up", "--topology", by_turns, "--no-job")
+    alternating = plan(lab, "by-turns", schedule={"slots": slots, "dwell_s": DWELL_S, "guard_s": GUARD_S}, job=job)
+    lab.call("up", "--topology", alternating, "--no-job")
     with flows(lab, both(A)) as one, flows(lab, both(C), 6000) as other:
         time.sleep(4 * DWELL_S)
         rate, begin, end = carried(one, 2 * CYCLES * (DWELL_S + SETTLE_S))
@@ -112,7 +112,7 @@ def shared(lab: BenchLab, alone: float) -> dict[str, float]:
 
 def main() -> int:
     with bench_lab(6, *LAB) as lab:
-        alone, beside = disjoint(lab)
+        alone, neighbour = disjoint(lab)
         planner, device = refused(lab)
         for name in ("a", "b"):
             lab.call("down", "--yes", "--as", name)
@@ -126,7 +126,7 @@ def main() -> int:
     )
     also = off <= DUTY_SHARE and bool(planner) and bool(device)
     figures = {name: round(value, 4) for name, value in found.items()}
-    return verdict("spectral", alone / beside, "x", SOLO_RATIO, "at most", also=also, duty_off=round(off, 4), **figures)
+    return verdict("spectral", alone / neighbour, "x", SOLO_RATIO, "at most", also=also, duty_off=round(off, 4), **figures)
 
 
 if __name__ == "__main__":

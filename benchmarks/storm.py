@@ -159,8 +159,8 @@ def calm(lab: BenchLab) -> float:
 def storm(lab: BenchLab, seed: int) -> tuple[int, float]:
     """An hour of storm: how many iterations further the job is, and in what time (s). Raises: RuntimeError - it does not go on."""
     began = time.time()
-    words = ["--per", f"{PER_S:g}s", "--seconds", f"{LASTS_S:g}", "--for", f"{STORM_S:g}s", "--seed", str(seed)]
-    lab.call("lab", "fault", "add", "all", "storm", *words)
+    argv = ["--per", f"{PER_S:g}s", "--seconds", f"{LASTS_S:g}", "--for", f"{STORM_S:g}s", "--seed", str(seed)]
+    lab.call("lab", "fault", "add", "all", "storm", *argv)
     time.sleep(max(0.0, began + STORM_S + SETTLE_S - time.time()))
     ended = time.time()
     give_up = time.monotonic() + WITHIN_S
@@ -199,8 +199,8 @@ def main() -> int:
                 kept, seconds = storm(lab, seed)
                 after = calm(lab)
                 rounds.append(Round(kept, seconds, (before + after) / 2))
-                words = f"{kept} iterations kept in {seconds:.0f} s, goodput {rounds[-1].goodput:.2f}"
-                print(f"  storm {seed}: {words}; without faults {before:.1f} and {after:.1f} iterations a second", flush=True)
+                text = f"{kept} iterations kept in {seconds:.0f} s, goodput {rounds[-1].goodput:.2f}"
+                print(f"  storm {seed}: {text}; without faults {before:.1f} and {after:.1f} iterations a second", flush=True)
                 before = after
         finally:
             guard.end()

@@ -71,7 +71,7 @@ def main() -> int:
         also=ablation.value >= AT_LEAST and abs(control.value - 1) <= ALIKE,
         interval=[over.low, over.high],
         over_one_window=[ablation.value, ablation.low, ablation.high],
-        not_told_over_one_window=[control.value, control.low, control.high],
+        not_notified_over_one_window=[control.value, control.low, control.high],
         mbps={arm: round(statistics.median(value for (value,) in values), 2) for arm, values in found.items()},
         elsewhere_over_cubic_and_one_window=others,
         rounds=ROUNDS,

@@ -27,7 +27,7 @@ from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings, load
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 
@@ -61,7 +61,7 @@ def prepare(folder: Path) -> tuple[Settings, str]:
     goal = target(read_plan(text, "topoopt-12", lab), lab, dict.fromkeys(lab.devices, frozenset()), ())
     with Store(settings.store_path) as store:
         run = store.new_run("up", key_of(lab), plan_name="topoopt-12", owner=settings.owner)
-        store.own(slice_of(lab, settings), run.id, frozenset().union(*goal.wanted.values()))
+        store.own(tenancy_of(lab, settings), run.id, frozenset().union(*goal.wanted.values()))
         run.finish("ok")
     return settings, run.id
 

@@ -67,7 +67,7 @@ class Ups:
             f"  {self.lab.tree.name}, run {number + 1}: up {self.first[-1][0]:.2f} s, again {self.again[-1][0]:.2f} s", flush=True
         )
 
-    def tell(self) -> dict[str, float]:
+    def notify(self) -> dict[str, float]:
         """Print the medians and return them."""
         found: dict[str, float] = {}
         for name, kept in (("up", self.first), ("again", self.again)):
@@ -86,7 +86,7 @@ def main() -> int:
         for number in range(RUNS):
             for ups in every:
                 ups.run(number)
-        told = {ups.lab.tree.name: ups.tell() for ups in every}
+        reply = {ups.lab.tree.name: ups.notify() for ups in every}
         own = next(ups for ups in every if ups.lab.tree == ROOT)
     first, second = (statistics.median(took for took, *_ in kept) for kept in (own.first, own.again))
     return verdict(
@@ -99,7 +99,7 @@ def main() -> int:
         again_s=round(second, 3),
         again_limit_s=AGAIN_LIMIT_S,
         again_writes=own.wrote,
-        trees=told,
+        trees=reply,
     )
 
 

@@ -64,8 +64,8 @@ def main() -> int:
             ratios.append(found.count / naive.count)
             least.append(found.least)
             cut.append(found.count == found.cut)
-        words = "{:.2f} wavelengths in order by first fit, {:.2f} in order, {:.2f} placed"
-        print(f"  {n} nodes: {words.format(*map(statistics.mean, zip(*rows, strict=True)))} (means of {DEMANDS})", flush=True)
+        text = "{:.2f} wavelengths in order by first fit, {:.2f} in order, {:.2f} placed"
+        print(f"  {n} nodes: {text.format(*map(statistics.mean, zip(*rows, strict=True)))} (means of {DEMANDS})", flush=True)
     share = sum(cut) / len(cut)
     print(f"  as many as the largest cut in {sum(cut)} of {len(cut)}; known to be the least for these places in {sum(least)}")
     more = {"at_cut": round(share, 4), "least": sum(least), "demands": len(cut)}

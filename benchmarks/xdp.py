@@ -93,21 +93,21 @@ def network(arm: str, cpu: int) -> str:
 
 def flood(burst: int, every_s: float) -> None:
     frame = b"\xff" * 6 + b"\x02" * 6 + b"\x88\xb5" + bytes(50)  # ethertype for experiments, IEEE 802
-    door = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-    door.bind(("entry", 0))
+    listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    listener.bind(("entry", 0))
     due = time.monotonic()
     while True:
         for _ in range(burst):
             with suppress(OSError):  # a full queue: that packet is lost
-                door.send(frame)
+                listener.send(frame)
         due += every_s
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def echo(door: socket.socket) -> None:
+def echo(listener: socket.socket) -> None:
     while True:
-        said, sender = door.recvfrom(64)
-        door.sendto(said, sender)
+        reported, sender = listener.recvfrom(64)
+        listener.sendto(reported, sender)
 
 
 def measure(arm: str, load: str) -> dict[str, object]:
@@ -117,12 +117,12 @@ def measure(arm: str, load: str) -> dict[str, object]:
         raise OSError("it needs two processors, one of them for the packets' sender")
     here, elsewhere = processors[0], processors[-1]
     handled = Path("/sys/class/net", network(arm, here), "statistics/rx_packets")
-    door = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    door.bind(("127.0.0.1", 0))
-    children = [forked(here, VICTIM, lambda: echo(door)), forked(elsewhere, VICTIM, lambda: flood(*LOADS[load]))]
+    listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    listener.bind(("127.0.0.1", 0))
+    children = [forked(here, VICTIM, lambda: echo(listener)), forked(elsewhere, VICTIM, lambda: flood(*LOADS[load]))]
     place(elsewhere, CLIENT)
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    client.connect(door.getsockname())
+    client.connect(listener.getsockname())
     client.settimeout(PATIENCE_S)
     time.sleep(0.3)
     trips: list[float] = []

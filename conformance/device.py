@@ -112,8 +112,8 @@ def own_emulator(driver: str, command: str, address: str) -> Iterator[Opened]:
     Raises: Missing - it does not answer in time.
     """
     (port,) = free_ports(1)
-    words = [word.format(port=port, python=sys.executable) for word in shlex.split(command)]
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    argv = [word.format(port=port, python=sys.executable) for word in shlex.split(command)]
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
     try:
         _wait(process, port, command)
         config = DeviceConfig(name_of(driver), driver, address.format(port=port), timeout_s=2.0)

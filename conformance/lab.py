@@ -98,12 +98,12 @@ def generate(out: Path, state: Path, drivers: Sequence[str], hosts: int | None) 
 
     Raises: Missing - a driver has no emulator, or its device cannot serve that many hosts; the message is the generator's.
     """
-    words = ["--free-ports", *(f"--driver={driver}" for driver in drivers), "--out", str(out), "--state", str(state)]
+    argv = ["--free-ports", *(f"--driver={driver}" for driver in drivers), "--out", str(out), "--state", str(state)]
     try:
-        _python("-m", "emulators.generate", *words, *(["--hosts", str(hosts)] if hosts else []))
+        _python("-m", "emulators.generate", *argv, *(["--hosts", str(hosts)] if hosts else []))
     except Missing as error:
-        said = str(error).rpartition("error: ")[2]
-        raise Missing(f"no lab of {' and '.join(drivers)}: {said}", hint="testbed devices driver list") from None
+        text = str(error).rpartition("error: ")[2]
+        raise Missing(f"no lab of {' and '.join(drivers)}: {text}", hint="testbed devices driver list") from None
 
 
 def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mapping[str, object]]) -> dict[str, DeviceConfig]:
@@ -204,26 +204,26 @@ class Running:
 @contextmanager
 def running(inventory: Path, *options: str) -> Iterator[Running]:
     """Run `python -m emulators` until the block ends; it is ready when the block begins. Raises: Missing - with its output."""
-    here, there = os.pipe()
+    here, existing = os.pipe()
     with tempfile.TemporaryFile("w+", prefix="testbed-lab-") as log:
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "emulators", str(inventory), "--foreground", "--ready-fd", str(there), *options],
+            [sys.executable, "-P", "-m", "emulators", str(inventory), "--foreground", "--ready-fd", str(existing), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            pass_fds=(there,),
+            pass_fds=(existing,),
             start_new_session=True,
             env=optical_testbed_home.environment(),
         )
-        os.close(there)
+        os.close(existing)
         try:
             if not _ready(here):
                 late = f"was not ready after {START_S:g} s" if process.poll() is None else "did not start"
                 end(process)
                 log.seek(0)
-                said = "\n".join(log.read().splitlines()[-15:])
-                raise Missing(f"the emulated lab {late}: {said or 'no output'}")
+                text = "\n".join(log.read().splitlines()[-15:])
+                raise Missing(f"the emulated lab {late}: {text or 'no output'}")
             yield Running(time.monotonic() - began, process.pid)
         finally:
             os.close(here)
@@ -249,14 +249,14 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _python(*words: str) -> subprocess.CompletedProcess[str]:
+def _python(*parts: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-P", *words],
+        [sys.executable, "-P", *parts],
         env=optical_testbed_home.environment(),
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        raise Missing(f"{' '.join(words[:3])}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")
+        raise Missing(f"{' '.join(parts[:3])}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")
     return done

@@ -11,7 +11,7 @@ class NotTried(Exception):
     """The check does not apply to this subject (too few free ports, no login); the message states what is missing."""
 
 
-def want(holds: object, words: str) -> None:
-    """Check that `holds` is true. Raises: Failed - with `words`."""
+def want(holds: object, text: str) -> None:
+    """Check that `holds` is true. Raises: Failed - with `text`."""
     if not holds:
-        raise Failed(words)
+        raise Failed(text)

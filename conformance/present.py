@@ -8,7 +8,7 @@ from dataclasses import fields
 from xml.etree import ElementTree
 
 from conformance.capability import CAPABILITIES
-from conformance.run import Report, Standing, Verdict
+from conformance.run import CapabilityStatus, Report, Verdict
 from drivers.registry import driver_class, evidence
 from optics import Traits
 
@@ -27,14 +27,14 @@ def as_json(report: Report) -> dict[str, object]:
         "identity": report.identity,
         "emulated": report.emulated,
         "ok": report.ok,
-        "capabilities": {name: str(standing) for name, standing in report.standings.items()},
+        "capabilities": {name: str(status) for name, status in report.statuses.items()},
         "checks": [
             {
                 "name": result.check.name,
                 "sentence": result.check.sentence,
                 "capability": result.check.capability,
                 "verdict": str(result.verdict),
-                "words": result.words,
+                "message": result.message,
                 "seconds": round(result.seconds, 3),
             }
             for result in report.results
@@ -64,29 +64,29 @@ def junit(reports: Iterable[Report]) -> str:
             )
             if result.verdict is not Verdict.PASSED:
                 kind = "failure" if result.verdict is Verdict.FAILED else "skipped"
-                ElementTree.SubElement(case, kind, message=_printable(result.words))
+                ElementTree.SubElement(case, kind, message=_printable(result.message))
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def standings(report: Report) -> list[tuple[str, str, str]]:
+def statuses(report: Report) -> list[tuple[str, str, str]]:
     """Rows (capability, standing, meaning) in order, without those that are not declared."""
     return [
-        (name, str(standing), CAPABILITIES[name].means)
-        for name, standing in report.standings.items()
-        if standing is not Standing.NOT_DECLARED
+        (name, str(status), CAPABILITIES[name].means)
+        for name, status in report.statuses.items()
+        if status is not CapabilityStatus.NOT_DECLARED
     ]
 
 
 def matrix_row(report: Report) -> tuple[str, ...]:
     """The driver's row of the support matrix: what this run confirmed."""
     core = [name for name, capability in CAPABILITIES.items() if capability.core]
-    good = [name for name in core if report.standing(name) is Standing.CONFIRMED]
-    lacking = [name for name in core if name not in good]
-    kept = f"all {len(core)}" if not lacking else f"{len(good)} of {len(core)}, not: {', '.join(lacking)}"
+    good = [name for name in core if report.status(name) is CapabilityStatus.CONFIRMED]
+    missing = [name for name in core if name not in good]
+    kept = f"all {len(core)}" if not missing else f"{len(good)} of {len(core)}, not: {', '.join(missing)}"
     able = [name for name in report.declared if not CAPABILITIES[name].core]
-    words = [name if report.standing(name) is Standing.CONFIRMED else f"{name} ({report.standing(name)})" for name in able]
-    return f"`{report.driver}`", kept, ", ".join(words) or "-"
+    argv = [name if report.status(name) is CapabilityStatus.CONFIRMED else f"{name} ({report.status(name)})" for name in able]
+    return f"`{report.driver}`", kept, ", ".join(argv) or "-"
 
 
 def matrix(reports: Iterable[Report]) -> str:

@@ -21,8 +21,8 @@ COMMAND_S = 300.0
 class CommandFailed(AssertionError):
     """A command of `testbed` ended with an error; `answer` is its JSON, `code` its exit code."""
 
-    def __init__(self, words: str, code: int, answer: dict[str, Any]) -> None:
-        super().__init__(words)
+    def __init__(self, text: str, code: int, answer: dict[str, Any]) -> None:
+        super().__init__(text)
         self.code, self.answer = code, answer
 
 
@@ -53,12 +53,12 @@ class CommandLine:
     def __init__(self, inventory: Path, home: Path) -> None:
         self.inventory, self.home = inventory, home
 
-    def __call__(self, *words: object, timeout_s: float = COMMAND_S) -> dict[str, Any]:
+    def __call__(self, *parts: object, timeout_s: float = COMMAND_S) -> dict[str, Any]:
         """Run `testbed WORDS --json`; return the `data` of its answer. Raises: CommandFailed - any exit code but 0."""
         own = {f"TESTBED_{kind}_DIR": str(self.home / kind.lower()) for kind in ("DATA", "STATE", "LOCK")}
         own |= {"TESTBED_INVENTORY": str(self.inventory), "TMPDIR": os.environ.get("TMPDIR", tempfile.gettempdir())}
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "orchestrator.cli.main", *map(str, words), "--json"],
+            [sys.executable, "-P", "-m", "orchestrator.cli.main", *map(str, parts), "--json"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -69,7 +69,7 @@ class CommandLine:
         try:
             answer: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
-            raise CommandFailed(f"testbed {words}: {done.stdout}{done.stderr}", done.returncode, {}) from None
+            raise CommandFailed(f"testbed {parts}: {done.stdout}{done.stderr}", done.returncode, {}) from None
         if done.returncode:
             raise CommandFailed(f"{answer['code']}: {answer['message']}; {answer['hint']}", done.returncode, answer)
         return dict(answer["data"])

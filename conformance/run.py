@@ -27,7 +27,7 @@ class Verdict(StrEnum):
     NOT_TRIED = "not tried"
 
 
-class Standing(StrEnum):
+class CapabilityStatus(StrEnum):
     """Whether a capability is confirmed."""
 
     CONFIRMED = "confirmed"
@@ -38,11 +38,11 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One check's outcome; `words`: why it failed or was not tried; `seconds`: how long it took."""
+    """One check's outcome; `message`: why it failed or was not tried; `seconds`: how long it took."""
 
     check: Check
     verdict: Verdict
-    words: str
+    message: str
     seconds: float
 
 
@@ -65,18 +65,18 @@ class Report:
     def failed(self) -> tuple[Result, ...]:
         return tuple(result for result in self.results if result.verdict is Verdict.FAILED)
 
-    def standing(self, capability: str) -> Standing:
+    def status(self, capability: str) -> CapabilityStatus:
         """Confirmed if at least one check passed and none failed."""
         if capability not in self.declared:
-            return Standing.NOT_DECLARED
+            return CapabilityStatus.NOT_DECLARED
         verdicts = {result.verdict for result in self.results if result.check.capability == capability}
         if Verdict.FAILED in verdicts:
-            return Standing.NOT_CONFIRMED
-        return Standing.CONFIRMED if Verdict.PASSED in verdicts else Standing.NOT_TRIED
+            return CapabilityStatus.NOT_CONFIRMED
+        return CapabilityStatus.CONFIRMED if Verdict.PASSED in verdicts else CapabilityStatus.NOT_TRIED
 
     @property
-    def standings(self) -> dict[str, Standing]:
-        return {name: self.standing(name) for name in CAPABILITIES}
+    def statuses(self) -> dict[str, CapabilityStatus]:
+        return {name: self.status(name) for name in CAPABILITIES}
 
 
 def declared(subject: Subject) -> tuple[str, ...]:
@@ -98,8 +98,8 @@ async def run_check(subject: Subject, check: Check) -> Result:
     """Run one check and clean up after it, whatever its outcome."""
     began = time.monotonic()
 
-    def result(verdict: Verdict, words: str = "") -> Result:
-        return Result(check, verdict, words, time.monotonic() - began)
+    def result(verdict: Verdict, text: str = "") -> Result:
+        return Result(check, verdict, text, time.monotonic() - began)
 
     if check.truth and subject.truth is None:
         return result(Verdict.NOT_TRIED, "needs an emulator")
@@ -158,31 +158,31 @@ async def run(
 def report(subject: Subject, results: Iterable[Result]) -> Report:
     """The report of `results` on the subject."""
     identity = subject.identity
-    words = " ".join(word for word in (identity.vendor, identity.model, identity.serial, identity.firmware) if word)
-    return Report(subject.config.driver, subject.name, words, subject.truth is not None, declared(subject), tuple(results))
+    text = " ".join(word for word in (identity.vendor, identity.model, identity.serial, identity.firmware) if word)
+    return Report(subject.config.driver, subject.name, text, subject.truth is not None, declared(subject), tuple(results))
 
 
 async def run_many(
     subjects: Sequence[Subject],
     only: Callable[[Subject], Sequence[Check]] = chosen,
-    told: Callable[[Subject, Result], None] = lambda subject, result: None,
+    notify: Callable[[Subject, Result], None] = lambda subject, result: None,
     at_once: int = 4,
 ) -> dict[str, Report]:
     """Run the checks of several subjects, `at_once` subjects in parallel; return the reports by driver.
 
     A check mostly waits for a device; a few in parallel use one processor fully. Slow families start first.
-    `told` is called after each check.
+    `notify` is called after each check.
     """
-    turn = asyncio.Semaphore(at_once)
+    lock = asyncio.Semaphore(at_once)
     kinds = {subject: driver_class(subject.config.driver).TRAITS.settle_s for subject in subjects}
 
     async def one(subject: Subject) -> Report:
-        async with turn:
+        async with lock:
             try:
-                return await run(subject, only(subject), lambda result: told(subject, result))
+                return await run(subject, only(subject), lambda result: notify(subject, result))
             except (TestbedError, OSError, ValueError) as error:  # not even its identity can be read: everything failed
-                words = f"{type(error).__name__}: {error}"
-                return report(subject, [Result(check, Verdict.FAILED, words, 0.0) for check in only(subject)])
+                text = f"{type(error).__name__}: {error}"
+                return report(subject, [Result(check, Verdict.FAILED, text, 0.0) for check in only(subject)])
             finally:
                 await subject.device.close()
 

@@ -42,7 +42,7 @@ def scaffold(name: str, protocol: str, out: Path) -> list[Path]:
         raise Usage(f"{out}: already exists and is not empty", hint="name another folder: --out DIR")
     package = name.replace("-", "_") + "_testbed"
     address, transcript = PROTOCOLS[protocol]
-    words = {
+    texts = {
         "name": name,
         "cls": "".join(part.capitalize() for part in name.split("-")),
         "package": package,
@@ -62,7 +62,7 @@ def scaffold(name: str, protocol: str, out: Path) -> list[Path]:
     for target, source in files.items():
         path = out / target
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template((TEMPLATES / f"{source}.tmpl").read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+        path.write_text(Template((TEMPLATES / f"{source}.tmpl").read_text(encoding="utf-8")).substitute(texts), encoding="utf-8")
         written.append(path)
     (out / package / "__init__.py").write_text(f'"""Driver and emulator of {name}."""\n', encoding="utf-8")
     return [*written, out / package / "__init__.py"]

@@ -15,7 +15,7 @@ from conformance.outcome import Failed, NotTried, want
 from conformance.truth import Lit, Truth
 from drivers.api import CircuitSwitch, Ready, at_once
 from drivers.registry import driver_class, open_device
-from optics import Change, CrossConnect, DeviceConfig, Identity, Outcome, Port, Setting, Slot, SpectralRoute, TestbedError
+from optics import Change, CrossConnect, DeviceConfig, FrequencySlot, Identity, Outcome, Port, Setting, SpectralRoute, TestbedError
 
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 LIGHTS = 16
@@ -28,8 +28,8 @@ _SLACK_S = 0.05  # the processor is shared
 class OneLine:
     """A device on a line that only one program can open at a time: before each call the other instance closes it."""
 
-    def __init__(self, device: CircuitSwitch, other: CircuitSwitch, turn: asyncio.Lock) -> None:
-        self._device, self._other, self._turn = device, other, turn
+    def __init__(self, device: CircuitSwitch, other: CircuitSwitch, lock: asyncio.Lock) -> None:
+        self._device, self._other, self._lock = device, other, lock
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._device, name)
@@ -37,7 +37,7 @@ class OneLine:
             return verb
 
         async def taken(*args: Any, **given: Any) -> Any:
-            async with self._turn:
+            async with self._lock:
                 await self._other.close()
                 return await verb(*args, **given)
 
@@ -83,7 +83,7 @@ class Subject:
             exits = {label: tuple(out for out in leave if joins(label, out)) for label in enter}
             best = max(enter, key=lambda label: len(exits[label]), default="")
             self.ingress, self.egress = (best,) * LIGHTS if best else (), exits.get(best, ())
-        elif self.device.traits.ways and enter and leave:
+        elif self.device.traits.directions and enter and leave:
             exits = {label: tuple(out for out in leave if joins(label, out)) for label in enter}
             most = max(exits.values(), key=len)
             same = tuple(label for label in enter if exits[label] == most)
@@ -127,8 +127,8 @@ class Subject:
         device = open_device(replace(self.config, **changes))
         mine = self.device
         if self.scheme == "serial":
-            turn = asyncio.Lock()
-            self.device, device = cast(CircuitSwitch, OneLine(mine, device, turn)), cast(CircuitSwitch, OneLine(device, mine, turn))
+            lock = asyncio.Lock()
+            self.device, device = cast(CircuitSwitch, OneLine(mine, device, lock)), cast(CircuitSwitch, OneLine(device, mine, lock))
         try:
             yield device
         finally:
@@ -170,7 +170,7 @@ class Subject:
             raise NotTried(f"{self.lights} free connections, {a} wanted")
         ingress = Port(self.name, self.ingress[a - 1])
         if self.spectral:
-            slot = Slot.flexgrid(_SLOT_N + _SLOT_STEP * (a - 1), _SLOT_M)
+            slot = FrequencySlot.flexgrid(_SLOT_N + _SLOT_STEP * (a - 1), _SLOT_M)
             return SpectralRoute(ingress, Port(self.name, self.egress[(b - 1) % len(self.egress)]), slot)
         reached = self.exits.get(ingress.label, self.egress)
         return CrossConnect(ingress, Port(self.name, reached[(b - 1) % len(reached)] if self.exits else reached[b - 1]))
@@ -234,13 +234,13 @@ class Subject:
         """Check that `wanted` carries light, nothing less and nothing more. Raises: Failed."""
         expected = self.keys(wanted)
         seen = await self.world(expected)
-        want(seen == expected, f"wanted {_words(expected)} lit, found {_words(seen)}")
+        want(seen == expected, f"wanted {_text(expected)} lit, found {_text(seen)}")
 
     async def honest(self, outcome: Outcome) -> None:
         """Check that the outcome reports the true connections and that its timestamps are in order. Raises: Failed."""
         reported = self.keys(outcome.observed) - self.keys(self.foreign)
         seen = await self.world(reported)
-        want(reported == seen, f"the outcome reports {_words(reported)}; {_words(seen)} is lit")
+        want(reported == seen, f"the outcome reports {_text(reported)}; {_text(seen)} is lit")
         marks = (outcome.sent_ns, outcome.broken_ns, outcome.acked_ns, outcome.settled_ns)
         want(list(marks) == sorted(marks), f"timestamps out of order: sent, broken, acked, settled = {marks}")
 
@@ -282,15 +282,15 @@ def failed_exactly(subject: Subject, outcome: Outcome, wanted: Iterable[Setting]
     """Check that exactly `wanted` failed, each with a reason. Raises: Failed."""
     expected = frozenset(wanted)
     if outcome.failed.keys() != expected:
-        said = {str(setting): words for setting, words in outcome.failed.items()}
-        raise Failed(f"wanted {sorted(map(str, expected))} reported as failed, got {said}")
-    for setting, words in outcome.failed.items():
-        want(len(words) > 10, f"{setting} failed without a reason: {words!r}")
+        reply = {str(setting): text for setting, text in outcome.failed.items()}
+        raise Failed(f"wanted {sorted(map(str, expected))} reported as failed, got {reply}")
+    for setting, text in outcome.failed.items():
+        want(len(text) > 10, f"{setting} failed without a reason: {text!r}")
 
 
 def _first(outcome: Outcome) -> str:
-    return "; ".join(f"{setting}: {words}" for setting, words in list(outcome.failed.items())[:2])
+    return "; ".join(f"{setting}: {text}" for setting, text in list(outcome.failed.items())[:2])
 
 
-def _words(lit: Iterable[Lit]) -> str:
+def _text(lit: Iterable[Lit]) -> str:
     return ", ".join(f"{one[0]}->{one[1]}" + (f"@{one[2]}-{one[3]}" if len(one) == 4 else "") for one in sorted(lit)) or "nothing"

@@ -122,13 +122,13 @@ class Recorder:
     """Records the traffic of a link with secrets masked, both as given and as encoded in logins."""
 
     def __init__(self, secrets: Iterable[str], pairs: Iterable[tuple[str, str]] = ()) -> None:
-        words = {s for s in secrets if s}
-        words |= {base64.b64encode(f"{user}:{password}".encode()).decode() for user, password in pairs if password}
-        self._secrets = sorted(words, key=len, reverse=True)
+        argv = {s for s in secrets if s}
+        argv |= {base64.b64encode(f"{user}:{password}".encode()).decode() for user, password in pairs if password}
+        self._secrets = sorted(argv, key=len, reverse=True)
         self._parts: list[tuple[str, float, bytearray]] = []
 
     def hear(self, direction: str, data: bytes) -> None:
-        """Record data that passed; for `drivers.link.tap.listening`."""
+        """Record data that passed; for `drivers.link.recorder.listening`."""
         now = time.monotonic()
         if self._parts and self._parts[-1][0] == direction and now - self._parts[-1][1] < PAUSE_S:
             self._parts[-1][2].extend(data)

@@ -51,7 +51,7 @@ class Truth:
     @property
     def lit(self) -> frozenset[Lit]:
         """The connections that pass light now."""
-        return frozenset(_lit(row) for row in self.ask("glass")["glass"][self.device])
+        return frozenset(_lit(row) for row in self.ask("light")["light"][self.device])
 
     @property
     def writes(self) -> int:

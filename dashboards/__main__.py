@@ -10,11 +10,11 @@ from typing import Any
 from grafana_foundation_sdk.builders import dashboard as board
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from dashboards import fabric, live, reconfiguration, traffic, training, turning
+from dashboards import fabric, live, reconfiguration, schedules, traffic, training
 from orchestrator.extensions import extension_parts
 
 FOLDER = Path(__file__).with_name("json")
-PAGES = (live, reconfiguration, fabric, training, turning, traffic)
+PAGES = (live, reconfiguration, fabric, training, schedules, traffic)
 
 
 def finished(model: dict[str, Any]) -> dict[str, Any]:

@@ -51,10 +51,10 @@ def number(title: str, what: str, unit: str, query: str, w: int = 4, *, nothing:
 
 def device_phases(w: int, h: int) -> statetimeline.Panel:
     """What each device was doing."""
-    said = {phase: models.ValueMappingResult(color=PHASE_COLOURS[phase], text=phase) for phase in DEVICE_PHASES}
+    reply = {phase: models.ValueMappingResult(color=PHASE_COLOURS[phase], text=phase) for phase in DEVICE_PHASES}
     return dress(
         statetimeline.Panel()
-        .mappings([models.ValueMap(options=said)])
+        .mappings([models.ValueMap(options=reply)])
         .show_value(kinds.VisibilityMode.AUTO)
         .merge_values(True)
         .fill_opacity(85)
@@ -127,29 +127,29 @@ def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
     )
 
 
-def turn_cost(w: int, h: int, last: int = 12) -> barchart.Panel:
-    """What the job stood in the last turns, and of what."""
-    columns = ", ".join(f'"{cause}_ms" AS "{cause}"' for cause in TURN_COLOURS)
+def ring_change_cost(w: int, h: int, last: int = 12) -> barchart.Panel:
+    """How long the job paused in the last ring changes, and for what."""
+    columns = ", ".join(f'"{cause}_ms" AS "{cause}"' for cause in RING_CHANGE_COLOURS)
     done = f"{HERE} AND {JOB} AND \"ok\" = '1'"
     panel = dress(
         bars("reconfig_id").stacking(kinds.StackingMode.NORMAL).show_value(kinds.VisibilityMode.AUTO),
-        "What a turn cost",
-        f"How long the running job stood in each of the last {last} turns, newest first, from turn: dark is the devices' own "
+        "What a ring change cost",
+        f"How long the job paused in each of the last {last} ring changes, newest first, from ring_change: dark is the devices' own "
         "switching, commit the hosts' routes, boundary the rest until the first iteration on the new rings ended. Far more than "
         "twice the dark time: look at the slow iterations in `testbed experiment report`.",
         "ms",
-        table(f'SELECT "reconfig_id", {columns} FROM "turn" WHERE {done} ORDER BY time DESC LIMIT {last}'),
+        table(f'SELECT "reconfig_id", {columns} FROM "ring_change" WHERE {done} ORDER BY time DESC LIMIT {last}'),
         w=w,
         h=h,
-        nothing="no job turned",
+        nothing="no job changed its rings",
         transform=[NO_TIME],
     )
-    for cause, value in TURN_COLOURS.items():
+    for cause, value in RING_CHANGE_COLOURS.items():
         panel.override_by_name(cause, colour(value))
     return panel
 
 
-TURN_COLOURS = {"dark": PHASE_COLOURS["dark"], "commit": PHASE_COLOURS["route"], "boundary": PHASE_COLOURS["resume"]}
+RING_CHANGE_COLOURS = {"dark": PHASE_COLOURS["dark"], "commit": PHASE_COLOURS["route"], "boundary": PHASE_COLOURS["resume"]}
 
 
 def series(x: str, y: str) -> xychart.XYSeriesConfig:
@@ -318,7 +318,7 @@ def build() -> board.Dashboard:
         breakdown(10, 9),
         pauses(7, 9),
         totals(7, 9),
-        turn_cost(24, 7),
+        ring_change_cost(24, 7),
     ]
     for panel in panels:
         built.with_panel(panel)

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards.influx import HERE, SOURCE, Influx, Marks, Notes, values_of
 from orchestrator.extensions import extension_parts
-from orchestrator.telemetry.palette import MARK, PHASE_COLOURS, TURN
+from orchestrator.telemetry.palette import MARK, PHASE_COLOURS, RING_CHANGE
 
 NOTHING = "nothing in this time range"
 NO_TIME = ("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})
@@ -135,7 +135,7 @@ UIDS = {
     "testbed-reconfiguration": "Reconfiguration analysis",
     "testbed-fabric": "Fabric health",
     "testbed-training": "Training",
-    "testbed-turning": "Slots",
+    "testbed-schedules": "Slots",
     "testbed-traffic": "The job's traffic",
 }
 
@@ -180,12 +180,12 @@ def dashboard(uid: str, what: str, variables: Sequence[board.QueryVariable], *, 
         board.AnnotationQuery()
         .name("Turns: the job stood so many ms")
         .datasource(SOURCE)
-        .icon_color(TURN)
+        .icon_color(RING_CHANGE)
         .enable(True)
         .target(
             Marks(
-                f'SELECT "stood_ms", "reconfig_id", "job", "mode" FROM "turn" WHERE {HERE} AND "ok" = \'1\'',
-                text="stood_ms",
+                f'SELECT "paused_ms", "reconfig_id", "job", "mode" FROM "ring_change" WHERE {HERE} AND "ok" = \'1\'',
+                text="paused_ms",
                 tags="job,mode",
             )
         )

@@ -81,8 +81,8 @@ def worst() -> table.Panel:
     )
 
 
-def turns() -> table.Panel:
-    """The turns that cost most."""
+def ring_changes() -> table.Panel:
+    """The ring changes that cost most."""
     columns = ", ".join(
         f'"{name}"'
         for name in ("worst_rank_ms", "before_ms", "after_ms", "prepare_ms", "move", "after", "mode", "reconfig_id", "run")
@@ -90,14 +90,14 @@ def turns() -> table.Panel:
     return (
         dress(
             table.Panel(),
-            "The ten turns that cost most",
-            "Turns in which the running job stood longest, from turn, with the longest stall of any rank and the iteration time "
+            "The ten ring changes that cost most",
+            "Ring changes with the longest pauses of the job, from ring_change, with the longest stall of any rank and the iteration time "
             "before and after. Preparing runs beside the training and costs no standstill.",
             "ms",
-            influx.table(f'SELECT top("stood_ms", 10) AS "stood_ms", {columns} FROM "turn" WHERE {HERE} AND {JOB}'),
+            influx.table(f'SELECT top("paused_ms", 10) AS "paused_ms", {columns} FROM "ring_change" WHERE {HERE} AND {JOB}'),
             w=12,
             h=8,
-            nothing="no job turned",
+            nothing="no job changed its rings",
         )
         .override_by_name("move", [models.DynamicConfigValue("unit", "none")])
         .override_by_name("after", [models.DynamicConfigValue("unit", "none")])
@@ -111,7 +111,7 @@ def failures() -> table.Panel:
         "Checks that did not pass",
         "Rungs of the verification ladder that failed, from verify, with the words shown to the operator. Empty is good.",
         "none",
-        influx.table(f'SELECT "rung", "detail", "passed", "total", "reconfig_id", "run" FROM "verify" WHERE {HERE} AND "ok" = 0'),
+        influx.table(f'SELECT "level", "detail", "passed", "total", "reconfig_id", "run" FROM "verify" WHERE {HERE} AND "ok" = 0'),
         w=12,
         h=8,
         nothing="all passed",
@@ -238,8 +238,8 @@ def build() -> board.Dashboard:
         devices(),
         live.breakdown(14, 9, last=20),
         live.pauses(10, 9, last=20),
-        live.turn_cost(12, 8, last=20),
-        turns(),
+        live.ring_change_cost(12, 8, last=20),
+        ring_changes(),
         worst(),
         over_time(),
         failures(),

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.builders import dashboard as board
 from dashboards.influx import OURS, Influx, pick
 from dashboards.live import number
 from dashboards.look import dashboard, variable
-from dashboards.turning import curve, over
+from dashboards.schedules import curve, over
 from orchestrator.extensions import extension_parts
 
 NO_SUMS = "no bytes were counted"

@@ -22,9 +22,9 @@ __all__ = [
     "PortControl",
     "PortHolders",
     "PowerMeter",
+    "PresetState",
     "Presets",
     "Ready",
-    "Turning",
     "at_once",
 ]
 
@@ -166,16 +166,16 @@ class JobQueue(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Turning:
-    """Where a device with stored maps is. turning: it turns, or waits to begin. slot: None where its map was set by other means.
+class PresetState:
+    """Where a device with stored maps is. running: it turns, or waits to begin. slot: None where its map was set by other means.
 
-    night: the light of `slot` is still to come. cycle: how often the last slot was passed since the start. left_s: seconds until
-    this slot's light ends, or in a night until it comes; None where nothing will change by itself.
+    dark_window: the light of `slot` is still to come. cycle: how often the last slot was passed since the start. left_s: seconds
+    until this slot's light ends, or in a night until it comes; None where nothing will change by itself.
     """
 
-    turning: bool
+    running: bool
     slot: int | None
-    night: bool
+    dark_window: bool
     cycle: int
     left_s: float | None
 
@@ -187,8 +187,8 @@ class Presets(Protocol):
     All four raise as `CircuitSwitch` says.
     """
 
-    async def load(self, slots: Sequence[frozenset[Setting]], dwell_s: float, night_s: float) -> None:
-        """Store the circuits of each slot, each lit for dwell_s (s) after night_s (s) without light; nothing moves."""
+    async def load(self, slots: Sequence[frozenset[Setting]], dwell_s: float, dark_window_s: float) -> None:
+        """Store the circuits of each slot, each lit for dwell_s (s) after dark_window_s (s) without light; nothing moves."""
         ...
 
     async def start(self, slot: int = 0) -> float:
@@ -199,6 +199,6 @@ class Presets(Protocol):
         """Rest in this slot, or in a night in the next one, whose light comes. A device that does not turn is left as it is."""
         ...
 
-    async def position(self) -> Turning:
+    async def position(self) -> PresetState:
         """Where it is now; writes nothing."""
         ...

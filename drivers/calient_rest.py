@@ -55,7 +55,7 @@ class CalientRest(CalientSwitch):
         self._session: RestSession = RestSession(open_http(config))
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             version = await self._ask("/rest/info/?id=softwareversion")
             node = await self._ask("/rest/node/?id=summary&detail=SYSCFG")
             ports = await self._ask("/rest/ports/?id=summary", SLOW_PORTS)
@@ -64,10 +64,10 @@ class CalientRest(CalientSwitch):
             labels = sorted(filter(is_aid, names), key=natural)
             if not labels:
                 raise Garbled(f"no port in {names[:4]}")
-            said, held = _first(version), _first(node)
+            reported, held = _first(version), _first(node)
             part = rest.text(held, "partnumber")
             return Identity(
-                "Calient", part, rest.text(held, "serialnumber"), rest.text(said, "version"), tuple(labels), tuple(labels)
+                "Calient", part, rest.text(held, "serialnumber"), rest.text(reported, "version"), tuple(labels), tuple(labels)
             )
         except Garbled as error:
             raise Garbled(f"{self.name}: identity: {error}") from error
@@ -79,20 +79,20 @@ class CalientRest(CalientSwitch):
 
     async def _take_down(self, todo: Work, marks: Marks[Pair]) -> list[Connection]:
         await self._delete(todo.delete, marks)
-        return [row for row in todo.delete if row.pairs & marks.words.keys()]
+        return [row for row in todo.delete if row.pairs & marks.reasons.keys()]
 
     async def _put_up(self, enter: Sequence[Connection], activate: Sequence[Connection], marks: Marks[Pair]) -> None:
         items = []
         for c in enter:
-            item = {"in": c.source, "out": c.destination, "dir": "bi" if c.two_way else "uni"}
+            item = {"in": c.source, "out": c.destination, "dir": "bi" if c.bidirectional else "uni"}
             items.append(item if self._group == SYSTEM else {**item, "group": self._group})
             self._entered |= c.pairs
         await self._batch("badd", enter, items, marks)
         for c in activate:
             if c not in enter:  # reserved by this program before
                 marks.write()
-                (refused,) = await self._tell("activate", {"conn": c.name, "group": c.group}, 1)
-                marks.words.update(dict.fromkeys(c.pairs, refused) if refused else {})
+                (refused,) = await self._request("activate", {"conn": c.name, "group": c.group}, 1)
+                marks.reasons.update(dict.fromkeys(c.pairs, refused) if refused else {})
 
     async def _roll_back(self, stale: Sequence[Connection], marks: Marks[Pair]) -> None:
         await self._delete(stale, marks)
@@ -108,19 +108,19 @@ class CalientRest(CalientSwitch):
         for at in range(0, len(rows), BATCH):
             part = rows[at : at + BATCH]
             marks.write()
-            for row, words in zip(part, await self._tell(verb, list(items[at : at + BATCH]), len(part)), strict=True):
+            for row, text in zip(part, await self._request(verb, list(items[at : at + BATCH]), len(part)), strict=True):
                 for pair in row.pairs:
-                    if words:
-                        marks.words[pair] = words
+                    if text:
+                        marks.reasons[pair] = text
                     else:
-                        marks.words.pop(pair, None)
+                        marks.reasons.pop(pair, None)
 
-    async def _tell(self, verb: str, content: Json, count: int) -> list[str]:
+    async def _request(self, verb: str, content: Json, count: int) -> list[str]:
         """POST; return the reason of each item's failure, empty where it succeeded."""
 
         def parse(answer: Answer) -> list[str]:
             if 400 <= answer.status < 500:
-                return [rest.restconf_words(answer.status, answer.body)] * count
+                return [rest.restconf_message(answer.status, answer.body)] * count
             return wire.refusals(wire.body(answer.status, answer.body), count)
 
         path, headers = f"{CROSS}?id={verb}", {"Content-Type": "application/json", "Accept": "application/json"}
@@ -131,7 +131,7 @@ class CalientRest(CalientSwitch):
             )
         except Refused as error:  # for example a read-only user
             found = [str(error)] * count
-        return [words and f'refused "{verb}": {words}' for words in found]
+        return [text and f'refused "{verb}": {text}' for text in found]
 
     async def _ask(self, path: str, slow: int = 1) -> Json:
         def parse(answer: Answer) -> Json:
@@ -179,16 +179,16 @@ def _first(answer: Json) -> Mapping[str, Json]:
 
 def _parse_row(row: Mapping[str, Json]) -> Connection:
     """A row; a two-way connection has the state of its worse half. Raises: Garbled."""
-    two_way = rest.text(row, "dir", "uni").lower().startswith("bi")
-    halves = [rest.mapping(row.get(key), key) for key in ("half1", "half2")[: 1 + two_way]]
+    bidirectional = rest.text(row, "dir", "uni").lower().startswith("bi")
+    halves = [rest.mapping(row.get(key), key) for key in ("half1", "half2")[: 1 + bidirectional]]
     source, destination = wire.endpoints(halves[0])
-    if two_way and wire.endpoints(halves[1]) != (destination, source):
+    if bidirectional and wire.endpoints(halves[1]) != (destination, source):
         raise Garbled(f"halves that are not opposite: {rest.quote(repr(row))}")
-    name = rest.text(row, "name", "") or rest.text(row, "connid", "") or make(source, destination, two_way, "").name
+    name = rest.text(row, "name", "") or rest.text(row, "connid", "") or make(source, destination, bidirectional, "").name
 
     def state(key: str, well: str) -> str:
-        said = [rest.text(half, key, "").upper() for half in halves]
-        return next((word for word in said if word != well), well)
+        lines = [rest.text(half, key, "").upper() for half in halves]
+        return next((word for word in lines if word != well), well)
 
     admin, oper, condition = state("as", "IS"), state("os", "IS"), state("oc", "OK")
-    return Connection(source, destination, two_way, name, rest.text(row, "group", SYSTEM), admin, oper, condition)
+    return Connection(source, destination, bidirectional, name, rest.text(row, "group", SYSTEM), admin, oper, condition)

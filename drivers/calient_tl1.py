@@ -1,4 +1,5 @@
-"""Calient MEMS switches over TL1: S-series and PXC. Raw TL1 is port 3082 (`tcp://`), with prompt and negotiation 3083 (`telnet://`).
+"""Calient MEMS switches over TL1: S-series and PXC. Raw TL1 is port 3082 (`tcp://`), with prompt and negotiation 3083
+(`telnet://`).
 
 A circuit is made in two steps, ENT-CRS (reserve the ports) and ACT-CRS (move the mirrors), and taken down in two, CANC-CRS and
 DLT-CRS. Commands and rows: Quali cloudshell-L1-calient tests (captures), Phosphorus G2MPLS plugin (states), pynt, MonALISA.
@@ -76,7 +77,7 @@ class CalientTl1(CalientSwitch):
         self._session: Tl1Session = open_tl1(config, opening=[Command("INH-MSG")] if silence == "true" else [])
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             element = await self._session.ask(retrieve("RTRV-NE"))
             ports = await self._table(retrieve("RTRV-PORT", "0"))
         try:
@@ -92,7 +93,7 @@ class CalientTl1(CalientSwitch):
             raise Garbled(f"{self.name}: identity: {error}") from error
 
     async def _roll_back(self, stale: Sequence[Connection], marks: Marks[Pair]) -> None:
-        await self._in_turn("CANC-CRS", [row for row in stale if row.engaged], "DLT-CRS", stale, marks)
+        await self._one_by_one("CANC-CRS", [row for row in stale if row.engaged], "DLT-CRS", stale, marks)
 
     def _stale(self, rows: Rows, failed: set[Pair]) -> list[Connection]:
         return [row for row in rows if row.group == self._group and row.pairs & failed]
@@ -101,8 +102,8 @@ class CalientTl1(CalientSwitch):
         wanted = [port for port in ports if is_aid(port.label.removesuffix(":in"))]
         labels = sorted({port.label.removesuffix(":in") for port in wanted}, key=natural)
         read = await self._sums_of(labels) if self._sums else {}
-        if lacking := [label for label in labels if label not in read]:
-            details = await self._details_of(lacking)
+        if missing := [label for label in labels if label not in read]:
+            details = await self._details_of(missing)
             self._sums = self._sums and (bool(read) or not details)
             read |= details
         found: dict[Port, Dbm] = {}
@@ -133,16 +134,16 @@ class CalientTl1(CalientSwitch):
         return found
 
     async def _take_down(self, todo: Work, marks: Marks[Pair]) -> list[Connection]:
-        return await self._in_turn("CANC-CRS", todo.cancel, "DLT-CRS", todo.delete, marks)
+        return await self._one_by_one("CANC-CRS", todo.cancel, "DLT-CRS", todo.delete, marks)
 
     async def _put_up(self, enter: Sequence[Connection], activate: Sequence[Connection], marks: Marks[Pair]) -> None:
-        if denied := await self._in_turn("ENT-CRS", enter, "ACT-CRS", activate, marks):
+        if denied := await self._one_by_one("ENT-CRS", enter, "ACT-CRS", activate, marks):
             # Perhaps only the name differs from the default: query it.
             rows = {(row.aid, row.kind, row.group): row for row in await self._rows()}
             renamed = [row for c in denied if (row := rows.get((c.aid, c.kind, c.group))) and row.name != c.name]
             await self._send([("ACT-CRS", row) for row in renamed], marks)
 
-    async def _in_turn(
+    async def _one_by_one(
         self, first: str, ones: Sequence[Connection], then: str, others: Sequence[Connection], marks: Marks[Pair]
     ) -> list[Connection]:
         """Send `first` for `ones` and `then` for `others` in one batch; return those of `others` whose `then` was denied.
@@ -164,8 +165,8 @@ class CalientTl1(CalientSwitch):
                 commands.append(((verb, connection), _command(verb, connection)))
             except ValueError as error:  # a quote in its name, for example
                 denied.append((verb, connection))
-                words = f"connection {connection.name!r} of group {connection.group!r} cannot be named in a command: {error}"
-                marks.words.update(dict.fromkeys(connection.pairs, words))
+                text = f"connection {connection.name!r} of group {connection.group!r} cannot be named in a command: {error}"
+                marks.reasons.update(dict.fromkeys(connection.pairs, text))
         if not commands:
             return denied
         marks.write(len(commands))
@@ -175,12 +176,12 @@ class CalientTl1(CalientSwitch):
             for pair in connection.pairs:
                 if reply.completed:
                     against.pop(pair, None)
-                    marks.words.pop(pair, None)
+                    marks.reasons.pop(pair, None)
                 else:
-                    against.setdefault(pair, f'refused "{command}": {reply.words}')
+                    against.setdefault(pair, f'refused "{command}": {reply.message}')
             if not reply.completed:
                 denied.append((verb, connection))
-        marks.words.update(against)
+        marks.reasons.update(against)
         return denied
 
     async def _table(self, question: Command) -> tl1.Reply:

@@ -58,17 +58,17 @@ class DiconMxs(PairSwitch):
         if self._given and not re.fullmatch("[1-9][0-9]{0,2}x[1-9][0-9]{0,2}", self._given):
             raise ValueError(f"size {self._given!r}: inputs x outputs, such as 8x8")
         self._known: Pair | None = None  # inputs and outputs, as reported in this round
-        self._turning: set[int] = set()  # inputs whose commands were sent since the switch last said READY
+        self._moving: set[int] = set()  # inputs whose commands were sent since the switch last said READY
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             vendor, model, serial, firmware = await self._session.ask("*IDN?", scpi.parse_identity)
             inputs, outputs = await self._size()
         labels = [str(n) for n in range(1, max(inputs, outputs) + 1)]
         return Identity(vendor, model, serial, firmware, tuple(labels[:inputs]), tuple(labels[:outputs]))
 
     async def persistence(self) -> str:
-        async with self._turn:
+        async with self._lock:
             (saves,) = await self._session.ask(":WEN?", partial(scpi.parse_integers, count=1))
         return "AUTOSAVE" if saves else "OFF"
 
@@ -83,9 +83,9 @@ class DiconMxs(PairSwitch):
         """The whole map; an input that turns is not there yet."""
         inputs, outputs = self._known = self._known or await self._size()
         if not moves(self.name, await self._session.ask(":STAT?", state)):
-            self._turning.clear()
+            self._moving.clear()
         found = {n: await self._session.ask(f":ROUT{n}:SCAN?", partial(_output, outputs=outputs)) for n in range(1, inputs + 1)}
-        lit = frozenset((n, m) for n, m in found.items() if m != PARKED and n not in self._turning)
+        lit = frozenset((n, m) for n, m in found.items() if m != PARKED and n not in self._moving)
         if len({m for _, m in lit}) != len(lit):
             raise Garbled(f"{self.name}: two inputs at one output: {sorted(lit)}")
         return lit
@@ -100,10 +100,10 @@ class DiconMxs(PairSwitch):
 
     async def _set(self, pair: Pair, output: int, marks: Marks[Pair]) -> None:
         marks.write()
-        self._turning.add(pair[0])
-        if words := await self._session.order(f":ROUT{pair[0]}:SCAN {output}", ERRORS, scpi.parse_bare_error):
-            self._turning.discard(pair[0])
-            marks.words[pair] = words
+        self._moving.add(pair[0])
+        if text := await self._session.order(f":ROUT{pair[0]}:SCAN {output}", ERRORS, scpi.parse_bare_error):
+            self._moving.discard(pair[0])
+            marks.reasons[pair] = text
 
     async def _drain(self) -> list[str]:
         return await self._session.drain(ERRORS, scpi.parse_bare_error)

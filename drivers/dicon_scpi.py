@@ -74,7 +74,7 @@ class DiconScpi(PairSwitch):
         self._narrow_until = 0.0  # a device that takes longer is read as a whole again
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             vendor, model, serial, firmware = await self._who()
             made_of = await self._session.ask("SYST:CONF?", scpi.parse_string)
             if made_of.upper() != "X1":
@@ -83,7 +83,7 @@ class DiconScpi(PairSwitch):
         return Identity(vendor, model, serial, firmware, _labels(inputs), _labels(outputs))
 
     async def persistence(self) -> str:
-        async with self._turn:
+        async with self._lock:
             (saves,) = await self._session.ask("WEN?", partial(scpi.parse_integers, count=1))
         return "AUTOSAVE" if saves else "OFF"
 
@@ -156,11 +156,11 @@ class DiconScpi(PairSwitch):
         marks.write()
         self._reported.clear()
         self._awaited[pair[0]] = egress
-        words = await self._session.order(command, ERRORS, _parse_error)
+        text = await self._session.order(command, ERRORS, _parse_error)
         self._narrow_until = time.monotonic() + soon_s(self.traits, self._patience_s) / 2
-        if words:
+        if text:
             del self._awaited[pair[0]]
-            marks.words[pair] = words
+            marks.reasons[pair] = text
 
     async def _drain(self) -> list[str]:
         return await self._session.drain(ERRORS, _parse_error)

@@ -19,7 +19,7 @@ from drivers.rounds import Marks
 from drivers.session.pairs import Pair
 from drivers.session.routscan import moves, state
 from drivers.session.scpi import ScpiSession
-from drivers.session.selectors import DARK, MODULES, WAYS, Selectors
+from drivers.session.selectors import DARK, DIRECTIONS, MODULES, Selectors
 from drivers.watch import patience_option
 from drivers.wire import scpi
 from optics import DeviceConfig, Garbled, Identity, Traits
@@ -32,7 +32,7 @@ class ExfoScpi(Selectors):
 
     # No public figure of the module: 300 ms and 1.5 dB are assumed. Whether it keeps its channel without power is in no source.
     TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.3, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, ways=WAYS
+        settle_s=0.3, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, directions=DIRECTIONS
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "modules": "numbers of the switch modules in the platform (LINS), such as 1,3; default those it lists as 9160",
@@ -48,13 +48,13 @@ class ExfoScpi(Selectors):
         super().__init__(config, traits)
         self._session: ScpiSession = ScpiSession(open_link(config.address, config.timeout_s, config.name))
         text = config.options.get("modules", "")
-        words = [word.strip() for word in text.split(",")] if text else []
-        if not all(word.isascii() and word.isdecimal() and 0 < int(word) < MODULES for word in words):
+        tokens = [word.strip() for word in text.split(",")] if text else []
+        if not all(word.isascii() and word.isdecimal() and 0 < int(word) < MODULES for word in tokens):
             raise ValueError(f"modules {text!r}: numbers from 1 to {MODULES - 1}, with commas")
-        self._given = sorted({int(word) for word in words})
+        self._given = sorted({int(word) for word in tokens})
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             vendor, model, serial, firmware = await self._session.ask("*IDN?", scpi.parse_identity)
             sizes = await self._modules()
         return Identity(vendor, model, serial, firmware, *self._ports(sizes))
@@ -87,10 +87,10 @@ class ExfoScpi(Selectors):
     async def _connect(self, module: int, channel: int, marks: Marks[Pair]) -> str:
         if channel == DARK:
             return await self._order(module, "CLOSe", marks)
-        words = await self._order(module, f"SCAN {channel}", marks)
-        if not words and await self._idle() and not await self._open(module):
-            words = await self._order(module, "OPEN", marks)
-        return words
+        text = await self._order(module, f"SCAN {channel}", marks)
+        if not text and await self._idle() and not await self._open(module):
+            text = await self._order(module, "OPEN", marks)
+        return text
 
     async def _order(self, module: int, verb: str, marks: Marks[Pair]) -> str:
         marks.write()
@@ -111,8 +111,8 @@ def switches(text: str) -> list[int]:
 
     Raises: Garbled - another text, or no switch among them.
     """
-    words = [scpi.parse_string(word) for word in text.split(",")]
-    names, numbers = words[::2], words[1::2]
+    tokens = [scpi.parse_string(word) for word in text.split(",")]
+    names, numbers = tokens[::2], tokens[1::2]
     if len(names) != len(numbers) or not all(re.fullmatch("[1-9][0-9]?", number) for number in numbers):
         raise Garbled(f"not names and numbers of modules: {text[:120]!r}")
     found = sorted({int(number) for name, number in zip(names, numbers, strict=True) if "9160" in name})

@@ -60,14 +60,14 @@ class FinisarSerial(Device[Setting]):
         self._session: EchoedSession = EchoedSession(open_link(address, config.timeout_s, config.name))
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             serial = await self._session.ask("SNO?")
             made = await self._session.ask("MFD?")
         egress = tuple(str(n) for n in range(1, self._ports + 1))
         return Identity("Finisar", f"WSS 1x{self._ports}", serial, f"made {made}", (COMMON,), egress)
 
     async def read(self) -> frozenset[Setting]:
-        async with self._turn:
+        async with self._lock:
             return self._routes(await self._map())
 
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
@@ -86,13 +86,13 @@ class FinisarSerial(Device[Setting]):
 
         first_s = late_s(self.traits) if marks.writes else 0.0
         last = await watch(self._map, lambda seen: not missing(seen), expected_s=self.traits.settle_s, patience_s=first_s)
-        words: dict[Setting, str] = {}
+        texts: dict[Setting, str] = {}
         if todo := missing(last.report):
-            staged = self._staged(todo, last.report, words)
+            staged = self._staged(todo, last.report, texts)
             if staged != last.report and await marks.begin():
-                words.clear()
+                texts.clear()
                 seen = await self._map()
-                staged, last = self._staged(missing(seen), seen, words), replace(last, report=seen)
+                staged, last = self._staged(missing(seen), seen, texts), replace(last, report=seen)
             if staged != last.report:
                 applied, refusal = False, ""
                 try:
@@ -102,26 +102,26 @@ class FinisarSerial(Device[Setting]):
                     await self._session.send("RSW")
                 except Refused as error:
                     refusal = str(error)
-                refused = {s: refusal for s in todo if refusal} | words
+                refused = {s: refusal for s in todo if refusal} | texts
                 if not applied:
-                    words = refused
+                    texts = refused
                 marks.broke()
                 marks.acknowledged()
                 # what is no OK may have been one before the line spoiled it: after RSW the map decides
                 last = await watch(
                     self._map,
-                    lambda seen: all(s in words for s in missing(seen)),
+                    lambda seen: all(s in texts for s in missing(seen)),
                     expected_s=self.traits.settle_s,
                     patience_s=late_s(self.traits) if refusal else self._patience_s,
                 )
-                words = refused
+                texts = refused
         marks.acked_ns = marks.acked_ns or last.at_ns
         for setting, (_, entry) in missing(last.report).items():
             silence = f"{'still' if entry is None else 'not yet'} there after {last.watched_s:.1f} s, no error reported"
-            failed[setting] = words.get(setting, silence)
+            failed[setting] = texts.get(setting, silence)
         return marks.outcome(self.name, self._routes(last.report), last.at_ns, failed)
 
-    def _staged(self, todo: Mapping[Setting, tuple[range, Entry | None]], seen: Map, words: dict[Setting, str]) -> Map:
+    def _staged(self, todo: Mapping[Setting, tuple[range, Entry | None]], seen: Map, texts: dict[Setting, str]) -> Map:
         """The whole map to stage: what stays as it is (over any forgotten URA), removals, then additions."""
         staged = dict(seen)
         for channels, entry in todo.values():
@@ -131,9 +131,9 @@ class FinisarSerial(Device[Setting]):
             if entry is None:
                 continue
             if held := [channel for channel in channels if not staged[channel].blocked]:
-                words[setting] = f"channel {held[0]} is led to port {staged[held[0]].port} already"
+                texts[setting] = f"channel {held[0]} is led to port {staged[held[0]].port} already"
             elif neighbours := [channel for channel in (channels[0] - 1, channels[-1] + 1) if staged.get(channel) == entry]:
-                words[setting] = f"the neighbouring channel {neighbours[0]} has the same setting and would merge; add 0.1 dB to one"
+                texts[setting] = f"the neighbouring channel {neighbours[0]} has the same setting and would merge; add 0.1 dB to one"
             else:
                 staged.update(dict.fromkeys(channels, entry))
         return staged
@@ -141,8 +141,8 @@ class FinisarSerial(Device[Setting]):
     def _is_so(self, setting: Setting, channels: range, entry: Entry | None, seen: Map) -> bool:
         if entry is not None:
             return all(seen[channel] == entry for channel in channels)
-        gone = Entry(int(setting.egress.label), getattr(setting, "attenuation_db", 0.0))
-        return not all(seen[channel] == gone for channel in channels)
+        removed = Entry(int(setting.egress.label), getattr(setting, "attenuation_db", 0.0))
+        return not all(seen[channel] == removed for channel in channels)
 
     def _channels(self, setting: Setting) -> tuple[range, Entry]:
         """The channels of a route and their settings. Raises: ValueError - this module cannot hold it."""

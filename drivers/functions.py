@@ -69,14 +69,14 @@ class _Answer:
         while b"\n" in self._unread:
             line, _, self._unread = self._unread.partition(b"\n")
             try:
-                said = json.loads(line)
+                reply = json.loads(line)
             except (ValueError, RecursionError):
-                said = None
-            if not isinstance(said, dict):
+                reply = None
+            if not isinstance(reply, dict):
                 raise Garbled(f"an answer that is no JSON object: {line[:120]!r}")
             # Without an id it is of a request that the switch could not read, and so of none of ours.
-            if said.get("id") == self.wanted and not isinstance(said.get("id"), bool):
-                self.values = said
+            if reply.get("id") == self.wanted and not isinstance(reply.get("id"), bool):
+                self.values = reply
                 return True
         if len(self._unread) > MOST_LINE:
             raise Garbled(f"an answer of more than {MOST_LINE} bytes: {self._unread[:120]!r}")
@@ -91,25 +91,25 @@ class FunctionSwitch:
         self.name = name
         self._link = TcpLink(f"functions of {name}", f"tcp://{address}", timeout_s, host=host.strip("[]"), port=int(port))
         self._asked = 0
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def close(self) -> None:
         await self._link.close()
 
     async def capabilities(self) -> Capabilities:
         """Raises: Unreachable, TimedOut, Garbled, Refused."""
-        said = await self._ask("capabilities")
-        if said.get("protocol") != 1:
-            raise Garbled(f"functions of {self.name}: protocol {said.get('protocol')!r}; this program speaks 1")
-        functions = self._value(said, "functions", dict)
+        reply = await self._ask("capabilities")
+        if reply.get("protocol") != 1:
+            raise Garbled(f"functions of {self.name}: protocol {reply.get('protocol')!r}; this program speaks 1")
+        functions = self._value(reply, "functions", dict)
         offer = {
             name: {key: self._value(about, key, int) for key in about}
             for name, about in functions.items()
             if name in SIZES and isinstance(about, dict)
         }
-        words = [printable(str(self._value(said, key, str)), keep="")[:64] for key in ("vendor", "model", "serial", "firmware")]
-        segment = printable(self._value(said, "segment", str), keep="")[:64]
-        return Capabilities(" ".join(words), segment, self._address(said), self._port(said), offer)
+        tokens = [printable(str(self._value(reply, key, str)), keep="")[:64] for key in ("vendor", "model", "serial", "firmware")]
+        segment = printable(self._value(reply, "segment", str), keep="")[:64]
+        return Capabilities(" ".join(tokens), segment, self._address(reply), self._port(reply), offer)
 
     async def allocate(self, function: str, job: str, workers: Sequence[str], size: int, lease_s: float) -> Allocation:
         """Have `size` slots or entries for a job whose worker i is at the IPv4 address workers[i].
@@ -118,20 +118,20 @@ class FunctionSwitch:
         Raises: Refused - the switch says why. Unreachable, TimedOut, Garbled.
         """
         key, each = SIZES[function]
-        said = await self._ask("allocate", function=function, job=job, workers=list(workers), lease_s=lease_s, **{key: size})
-        token = self._value(said, "token", str)
+        reported = await self._ask("allocate", function=function, job=job, workers=list(workers), lease_s=lease_s, **{key: size})
+        token = self._value(reported, "token", str)
         if re.fullmatch("[0-9a-f]{16}", token) is None:
             raise Garbled(f'functions of {self.name}: answer to "allocate": a token that is none')
         return Allocation(
             function,
-            self._value(said, "allocation", int, 1, 2**32 - 1),
+            self._value(reported, "allocation", int, 1, 2**32 - 1),
             token,
-            self._address(said),
-            self._port(said),
-            printable(self._value(said, "mac", str), keep="")[:17],
-            self._value(said, key, int, 1, 65_536),
-            self._value(said, each, int, 1, 8896),
-            float(self._value(said, "lease_s", (int, float))),
+            self._address(reported),
+            self._port(reported),
+            printable(self._value(reported, "mac", str), keep="")[:17],
+            self._value(reported, key, int, 1, 65_536),
+            self._value(reported, each, int, 1, 8896),
+            float(self._value(reported, "lease_s", (int, float))),
         )
 
     async def renew(self, number: int, token: str, lease_s: float) -> None:
@@ -150,19 +150,19 @@ class FunctionSwitch:
         found = self._value(await self._ask("counters"), "allocations", list)
         return tuple(each for each in found if isinstance(each, dict))
 
-    async def _ask(self, op: str, **words: object) -> dict[str, Any]:
-        async with self._turn:
+    async def _ask(self, op: str, **texts: object) -> dict[str, Any]:
+        async with self._lock:
             for left in reversed(range(BUSY_TRIES)):
                 if not self._link.alive:
                     await self._link.open()
                 self._asked += 1
                 answer = _Answer(self._asked)
-                request = json.dumps({"op": op, "id": self._asked, **words}).encode() + b"\n"
+                request = json.dumps({"op": op, "id": self._asked, **texts}).encode() + b"\n"
                 await self._link.exchange(request, answer.feed, question=op)
-                said = answer.values
-                if said.get("ok") is True:
-                    return said
-                code, why = (printable(str(said.get(key, "")), keep="")[:200] for key in ("code", "error"))
+                reply = answer.values
+                if reply.get("ok") is True:
+                    return reply
+                code, why = (printable(str(reply.get(key, "")), keep="")[:200] for key in ("code", "error"))
                 if code != "busy" or not left:
                     break
                 await asyncio.sleep(BUSY_S)
@@ -172,31 +172,31 @@ class FunctionSwitch:
         hint = {"full": "ask who has it: `counters`; a lease ends by itself", "exists": "its lease ends by itself; then again"}
         raise Refused(message, hint=hint.get(code, ""))
 
-    def _value(self, said: Mapping[str, Any], key: str, kind: Any, least: float = 0, most: float = 2**53) -> Any:
-        value = said.get(key)
+    def _value(self, reply: Mapping[str, Any], key: str, kind: Any, least: float = 0, most: float = 2**53) -> Any:
+        value = reply.get(key)
         good = isinstance(value, kind) and not isinstance(value, bool)
         if not good or (isinstance(value, int | float) and not least <= value <= most):
             raise Garbled(f'functions of {self.name}: an answer in which "{key}" is {str(value)[:60]!r}')
         return value
 
-    def _address(self, said: Mapping[str, Any]) -> str:
+    def _address(self, reply: Mapping[str, Any]) -> str:
         try:
-            return str(IPv4Address(self._value(said, "address", str)))
+            return str(IPv4Address(self._value(reply, "address", str)))
         except AddressValueError as error:
             raise Garbled(f"functions of {self.name}: an answer with an address that is none: {error}") from None
 
-    def _port(self, said: Mapping[str, Any]) -> int:
-        return int(self._value(said, "port", int, 1, 65_535))
+    def _port(self, reply: Mapping[str, Any]) -> int:
+        return int(self._value(reply, "port", int, 1, 65_535))
 
 
-def use_of(segment: str, said: Mapping[str, Any]) -> FunctionUse:
+def use_of(segment: str, reply: Mapping[str, Any]) -> FunctionUse:
     """What a job has, by one of the `counters` of the segment's switch, of which nothing is believed to be of its kind."""
 
     def number(key: str) -> float:
-        value = said.get(key)
+        value = reply.get(key)
         return value if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
 
-    name, job = (printable(str(said.get(key, "")), keep="")[:64] for key in ("function", "job"))
+    name, job = (printable(str(reply.get(key, "")), keep="")[:64] for key in ("function", "job"))
     size = int(number(SIZES[name][0])) if name in SIZES else 0
     left_s, packets = float(number("lease_left_s")), int(number("packets_in"))
     return FunctionUse(segment, name, job, int(number("allocation")), size, left_s, packets)

@@ -70,7 +70,7 @@ class Row:
         return self.connected and (self.state == "steady" or (self.state == "fault" and dark))
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         return f"CONNSTATE={self.state},CONNCAUSE={self.cause}"
 
 
@@ -135,12 +135,12 @@ class GlimmerglassTl1(PairSwitch):
 
     def holders(self) -> Mapping[Setting | Port, str]:
         """Circuits in fault although light enters; ports of rows that cannot be read."""
-        idle = {row.pair: row.words for row in self._table if row.connected and not row.established}
-        held: dict[Setting | Port, str] = {self._setting(pair): printable(words, keep="") for pair, words in idle.items()}
+        idle = {row.pair: row.message for row in self._table if row.connected and not row.established}
+        held: dict[Setting | Port, str] = {self._setting(pair): printable(text, keep="") for pair, text in idle.items()}
         return held | unknown.holders(self.name, self._strange)
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             reply = await self._session.ask(retrieve("rtrv-system-info"))
         text = ",".join((*reply.rows, *reply.stray))
         found = {key.lower(): value.strip() for key, value in re.findall(r"([A-Za-z]+)=([^,\"\\]*)", text)}
@@ -159,7 +159,7 @@ class GlimmerglassTl1(PairSwitch):
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         wanted = {port.label: port for port in ports if port.device == self.name}
-        async with self._turn:
+        async with self._lock:
             reply = await self._session.ask(retrieve("rtrv-port-power", "all"))
         found: dict[Port, Dbm] = {}
         try:
@@ -183,15 +183,15 @@ class GlimmerglassTl1(PairSwitch):
         if not any(row.pair in tried and not row.established for row in self._table):
             return outcome
         pairs = await self._read()  # a last read: what became steady by now is kept
-        failed = {s: words for s, words in outcome.failed.items() if s not in change.add or self._pair(s) not in pairs}
+        failed = {s: text for s, text in outcome.failed.items() if s not in change.add or self._pair(s) not in pairs}
         outcome = replace(outcome, observed=self._settings(pairs), failed=failed)
         stale = {row.pair: row for row in self._table if row.pair in tried and row.connected and not row.established}
         stale = {
-            pair: row for pair, row in stale.items() if pair not in marks.words
+            pair: row for pair, row in stale.items() if pair not in marks.reasons
         }  # refused: another client's, not to be deleted here
         if not stale:
             return outcome
-        failed |= {tried[pair]: f"made, but reports {row.words}; deleted again" for pair, row in stale.items()}
+        failed |= {tried[pair]: f"made, but reports {row.message}; deleted again" for pair, row in stale.items()}
         await self._break(sorted(stale), marks)
         last = await watch(
             self._read,
@@ -231,8 +231,8 @@ class GlimmerglassTl1(PairSwitch):
             for row in broken:
                 if row.pair != pair and (row.ingress == pair[0] or row.egress == pair[1]):
                     port = pair[0] if row.ingress == pair[0] else pair[1]
-                    marks.words[pair] = f"port {port} is held by {row.ingress}->{row.egress} ({row.words})"
-        free = self._ours([pair for pair in pairs if pair not in marks.words], marks)
+                    marks.reasons[pair] = f"port {port} is held by {row.ingress}->{row.egress} ({row.message})"
+        free = self._ours([pair for pair in pairs if pair not in marks.reasons], marks)
         if free:
             await self._change("ent-crs-fiber", free, marks)
 
@@ -243,7 +243,7 @@ class GlimmerglassTl1(PairSwitch):
         for pair in pairs:
             port = next((port for port in pair if port in locks and (locks[port] != self._user or not self._user)), 0)
             if port:
-                marks.words[pair] = f"port {port} is locked by {locks[port] or 'another user (no name given)'}"
+                marks.reasons[pair] = f"port {port} is locked by {locks[port] or 'another user (no name given)'}"
             else:
                 free.append(pair)
         return free
@@ -262,8 +262,8 @@ class GlimmerglassTl1(PairSwitch):
         """Send one command for `pairs`; return its refusal, empty where there is none."""
         marks.write()
         sides = ("&".join(str(pair[side]) for pair in pairs) for side in (0, 1))
-        (words,) = await self._session.refusals([Command(verb, ",".join(sides))])
-        return words
+        (text,) = await self._session.refusals([Command(verb, ",".join(sides))])
+        return text
 
     def _ends(self, ingress: str, egress: str) -> Pair | None:
         return (int(ingress), int(egress)) if _LABEL.fullmatch(ingress) and _LABEL.fullmatch(egress) else None

@@ -20,7 +20,7 @@ from typing import ClassVar
 from drivers.api import Evidence
 from drivers.rounds import Marks
 from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
-from drivers.session.routes import RouteSwitch, in_the_way
+from drivers.session.routes import RouteSwitch, blocking
 from drivers.watch import late_s, patience_option, watch
 from drivers.wire import netconf, roadm
 from drivers.wire.netconf import tree
@@ -56,7 +56,7 @@ class LumentumNetconf(RouteSwitch[Table]):
         latching=True,
         insertion_loss_db=4.0,
         spectral=True,
-        ways=(("41(0[1-9]|1[0-9]|20)", MUX_OUT), (DEMUX_IN, "52(0[1-9]|1[0-9]|20)")),
+        directions=(("41(0[1-9]|1[0-9]|20)", MUX_OUT), (DEMUX_IN, "52(0[1-9]|1[0-9]|20)")),
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "edfa": "`cycle`: take both amplifiers out of service around every change, which darkens all channels; default leave",
@@ -80,7 +80,7 @@ class LumentumNetconf(RouteSwitch[Table]):
         self._dark = False  # this driver took the amplifiers out of service
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             uris = await self._session.capabilities()
         revisions = [found[1] for uri in uris if uri.startswith(roadm.NS) and (found := re.search(r"revision=([0-9-]{10})", uri))]
         firmware = f"connection model {revisions[0]}" if revisions else "not reported"
@@ -88,7 +88,7 @@ class LumentumNetconf(RouteSwitch[Table]):
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         """As the protocol says: the sum over the connections of a port, the only power the device is known to report."""
-        async with self._turn:
+        async with self._lock:
             seen = await self._look()
         sums: dict[str, float] = {}
         for c in seen.connections:
@@ -122,31 +122,31 @@ class LumentumNetconf(RouteSwitch[Table]):
 
     async def _carry_out(
         self,
-        gone: Sequence[SpectralRoute],
+        removed: Sequence[SpectralRoute],
         tuned: Sequence[tuple[SpectralRoute, SpectralRoute]],
         new: Sequence[SpectralRoute],
         seen: Table,
         marks: Marks[Setting],
     ) -> None:
         try:
-            if self._cycle and (gone or new):
+            if self._cycle and (removed or new):
                 self._dark = True
                 marks.write()
                 await self._session.edit(
                     roadm.amplifiers("out-of-service"), question="edfas out-of-service", timeout_s=self._write_s
                 )
-            for route in gone:
-                await self._tell(
+            for route in removed:
+                await self._request(
                     [route], roadm.deletion_of(seen.where[route].dn), f"delete-connection {seen.where[route].dn}", marks
                 )
-            if gone:
+            if removed:
                 marks.broke()
             if tuned:
                 await self._tune(tuned, seen, marks)
-            stuck = [route for route in gone if route in marks.words]  # a new route may not use what could not be removed
-            marks.words.update({route: words for route in new if (words := in_the_way(route, stuck))})
-            if free := [route for route in new if route not in marks.words]:
-                await self._make(free, seen, gone, marks)
+            stuck = [route for route in removed if route in marks.reasons]  # a new route may not use what could not be removed
+            marks.reasons.update({route: text for route in new if (text := blocking(route, stuck))})
+            if free := [route for route in new if route not in marks.reasons]:
+                await self._make(free, seen, removed, marks)
         finally:
             await self._light(marks)
 
@@ -160,11 +160,13 @@ class LumentumNetconf(RouteSwitch[Table]):
     async def _tune(self, tuned: Sequence[tuple[SpectralRoute, SpectralRoute]], seen: Table, marks: Marks[Setting]) -> None:
         changes = {seen.where[before].dn: Decimal(f"{after.attenuation_db:.1f}") for before, after in tuned}
         both = [route for pair in tuned for route in pair]
-        await self._tell(both, roadm.attenuation_of(changes), f"edit attenuation of {len(tuned)}", marks, edit=True)
+        await self._request(both, roadm.attenuation_of(changes), f"edit attenuation of {len(tuned)}", marks, edit=True)
 
-    async def _make(self, new: Sequence[SpectralRoute], seen: Table, gone: Sequence[SpectralRoute], marks: Marks[Setting]) -> None:
+    async def _make(
+        self, new: Sequence[SpectralRoute], seen: Table, removed: Sequence[SpectralRoute], marks: Marks[Setting]
+    ) -> None:
         """Send one edit-config for all; if the device refuses it, find out which of them it refuses."""
-        wanted = self._numbered(new, seen, gone, marks)
+        wanted = self._numbered(new, seen, removed, marks)
         if not wanted or not await self._try(wanted, marks) or len(wanted) == 1:
             return
         last = await watch(  # of a refused list the device may have made all, some or nothing
@@ -174,20 +176,20 @@ class LumentumNetconf(RouteSwitch[Table]):
             patience_s=late_s(self.traits),
         )
         for route in wanted:
-            marks.words.pop(route, None)
+            marks.reasons.pop(route, None)
             if route not in last.report.routes:
                 await self._try({route: wanted[route]}, marks)
 
     async def _try(self, wanted: Mapping[SpectralRoute, Connection], marks: Marks[Setting]) -> bool:
         names = ", ".join(c.dn.removeprefix(f"{roadm.CARD};") for c in [*wanted.values()][:3])
         more = ", ..." if len(wanted) > 3 else ""
-        return await self._tell([*wanted], roadm.config_of(*wanted.values()), f"edit {names}{more}", marks, edit=True)
+        return await self._request([*wanted], roadm.config_of(*wanted.values()), f"edit {names}{more}", marks, edit=True)
 
     def _numbered(
-        self, new: Sequence[SpectralRoute], seen: Table, gone: Sequence[SpectralRoute], marks: Marks[Setting]
+        self, new: Sequence[SpectralRoute], seen: Table, removed: Sequence[SpectralRoute], marks: Marks[Setting]
     ) -> dict[SpectralRoute, Connection]:
         """Give each route a free number of its module. A dark connection of this program for the same route is reused."""
-        freed = {seen.where[route].dn for route in gone if route not in marks.words}
+        freed = {seen.where[route].dn for route in removed if route not in marks.reasons}
         taken = {(c.module, c.number) for c in seen.connections if c.dn not in freed}
         found: dict[SpectralRoute, Connection] = {}
         for route in new:
@@ -197,14 +199,14 @@ class LumentumNetconf(RouteSwitch[Table]):
             again = [c.number for c in owned if (c.ingress, c.egress, c.slot) == same]
             free = again or [n for n in range(1, roadm.MOST_CONNECTIONS + 1) if (module, n) not in taken]
             if not free:
-                marks.words[route] = f"all {roadm.MOST_CONNECTIONS} connections of module {module} are taken"
+                marks.reasons[route] = f"all {roadm.MOST_CONNECTIONS} connections of module {module} are taken"
                 continue
             taken.add((module, free[0]))
             db, name = Decimal(f"{route.attenuation_db:.1f}"), f"{roadm.NAME}-{module}-{free[0]}"
             found[route] = Connection(module, free[0], route.ingress.label, route.egress.label, route.slot, db, True, name)
         return found
 
-    async def _tell(
+    async def _request(
         self, routes: Sequence[SpectralRoute], what: netconf.Element, question: str, marks: Marks[Setting], *, edit: bool = False
     ) -> bool:
         """Send a change; if the device refuses it, keep the reason for `routes` and return True."""
@@ -215,6 +217,6 @@ class LumentumNetconf(RouteSwitch[Table]):
             else:
                 await self._session.call(netconf.show(what), question, self._write_s)
         except Refused as error:
-            marks.words.update(dict.fromkeys(routes, str(error).removeprefix(f"{self.name} ")))
+            marks.reasons.update(dict.fromkeys(routes, str(error).removeprefix(f"{self.name} ")))
             return True
         return False

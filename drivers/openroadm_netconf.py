@@ -21,7 +21,7 @@ from typing import ClassVar
 from drivers.api import Evidence
 from drivers.rounds import Marks
 from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
-from drivers.session.routes import RouteSwitch, in_the_way
+from drivers.session.routes import RouteSwitch, blocking
 from drivers.watch import patience_option
 from drivers.wire import openroadm, unknown
 from drivers.wire.openroadm import MC, NMC, OFF, OMS, OWN, Connection, Interface, Node, Table
@@ -56,7 +56,7 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         latching=False,
         insertion_loss_db=0.0,
         spectral=True,
-        ways=((r"DEG([0-9]+)", r"(?!DEG\1$)DEG[0-9]+|SRG.+"), ("SRG.+", "DEG[0-9]+")),
+        directions=((r"DEG([0-9]+)", r"(?!DEG\1$)DEG[0-9]+|SRG.+"), ("SRG.+", "DEG[0-9]+")),
     )
     PATIENCE_S = 60.0  # "at least one vendor product needs 60 seconds" (TransportPCE)
     LABEL = openroadm.LABEL
@@ -82,7 +82,7 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         self._seen: Held | None = None
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             self._node = None
             node = await self._read_node()
         return Identity(node.vendor, node.model, node.serial, node.firmware, tuple(node.ingress), tuple(node.egress))
@@ -120,8 +120,8 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         if marks.writes:  # a lost answer may have been that to a deletion: what rested below the connection is still there
             seen = await self._look()
             routes = [{r for r in half if isinstance(r, SpectralRoute)} - seen.routes for half in (change.remove, change.add)]
-            gone, wanted = ({name for route in half for name in self._own_at(route, seen)} for half in routes)
-            await self._tidy(gone - wanted, marks)
+            removed, wanted = ({name for route in half for name in self._own_at(route, seen)} for half in routes)
+            await self._tidy(removed - wanted, marks)
         return await super()._round(change, marks)
 
     def _own_at(self, route: SpectralRoute, seen: Held) -> set[str]:
@@ -142,54 +142,52 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         for label, place in places:
             if label.startswith("DEG") and seen.table.find(OMS, place) is None:
                 return f"degree {label[3:]} has no OMS interface at {place.pack} {place.port}: bring its line into service first"
-        if words := unknown.at(ends, seen.table.odd):
-            return words
+        if text := unknown.at(ends, seen.table.odd):
+            return text
         others = {other: held for other, held in seen.dark.items() if not held.own}
-        if words := in_the_way(route, sorted(others)):
-            return (
-                f"{words}, which is {OFF}: whether it passes light is not known; delete it on the node, or let its owner light it"
-            )
+        if text := blocking(route, sorted(others)):
+            return f"{text}, which is {OFF}: whether it passes light is not known; delete it on the node, or let its owner light it"
         return ""
 
     async def _carry_out(
         self,
-        gone: Sequence[SpectralRoute],
+        removed: Sequence[SpectralRoute],
         tuned: Sequence[tuple[SpectralRoute, SpectralRoute]],
         new: Sequence[SpectralRoute],
         seen: Held,
         marks: Marks[Setting],
     ) -> None:
-        if gone:
-            await self._take_down({route: seen.where[route] for route in gone}, marks)
+        if removed:
+            await self._take_down({route: seen.where[route] for route in removed}, marks)
             marks.broke()
             seen = await self._look() if new else seen
-        stuck = [route for route in gone if route in marks.words]  # a new route may not use what could not be removed
-        marks.words.update({route: words for route in new if (words := in_the_way(route, stuck))})
-        if free := [route for route in new if route not in marks.words]:
+        stuck = [route for route in removed if route in marks.reasons]  # a new route may not use what could not be removed
+        marks.reasons.update({route: text for route in new if (text := blocking(route, stuck))})
+        if free := [route for route in new if route not in marks.reasons]:
             seen = await self._clear(free, seen, marks)
-            words = await self._build(free, seen, marks)
-            for route in free if words else ():
+            text = await self._build(free, seen, marks)
+            for route in free if text else ():
                 if len(free) > 1:  # find out which of them the device refuses
-                    words = await self._build([route], await self._look(), marks)
-                if words:
-                    marks.words[route] = words
+                    text = await self._build([route], await self._look(), marks)
+                if text:
+                    marks.reasons[route] = text
                     await self._undo(route, marks)
 
-    async def _take_down(self, gone: Mapping[SpectralRoute, Connection], marks: Marks[Setting]) -> None:
-        refused = await self._delete([*gone.values()], marks)
-        for route, held in gone.items() if refused else ():
-            words = await self._delete([held], marks) if len(gone) > 1 else refused
-            if words:
-                marks.words[route] = words
-        await self._tidy({name for held in gone.values() for name in (held.source, held.destination)}, marks)
+    async def _take_down(self, removed: Mapping[SpectralRoute, Connection], marks: Marks[Setting]) -> None:
+        refused = await self._delete([*removed.values()], marks)
+        for route, held in removed.items() if refused else ():
+            text = await self._delete([held], marks) if len(removed) > 1 else refused
+            if text:
+                marks.reasons[route] = text
+        await self._tidy({name for held in removed.values() for name in (held.source, held.destination)}, marks)
 
     async def _delete(self, held: Sequence[Connection], marks: Marks[Setting]) -> str:
         names = [each.name for each in held]
         rows = [openroadm.deletion_of("roadm-connections", "connection-name", name) for name in names]
-        words = await self._edit(rows, f"delete roadm-connections {_few(names)}", marks)
-        for name in () if words else names:
+        text = await self._edit(rows, f"delete roadm-connections {_few(names)}", marks)
+        for name in () if text else names:
             self._lit_at.pop(name, None)
-        return words
+        return text
 
     async def _tidy(self, nmcs: set[str], marks: Marks[Setting]) -> None:
         """Delete these network media channels, then the media channels below, as far as nothing rests on them any more.
@@ -212,11 +210,11 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         """Delete what an interrupted change of this program left in the spectrum of the new routes; return what is held then."""
         node = self._known
         own = {other: held for other, held in seen.dark.items() if held.own and held.mode == OFF}
-        left = {other: held for other, held in own.items() if other not in new and in_the_way(other, new)}
+        left = {other: held for other, held in own.items() if other not in new and blocking(other, new)}
         if left:
             await self._take_down(left, marks)
             for other in left:
-                marks.words.pop(other, None)
+                marks.reasons.pop(other, None)
             seen = await self._look()
         at = {(node.ingress[r.ingress.label], r.slot) for r in new} | {(node.egress[r.egress.label], r.slot) for r in new}
         names = {
@@ -237,11 +235,11 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         nmcs: dict[str, Interface] = {}
         rows: list[str] = []
         power: list[str] = []
-        there = {(held.name, held.source, held.destination) for held in table.connections}
+        existing = {(held.name, held.source, held.destination) for held in table.connections}
         for route in new:
             ends = [self._channels(route, side, table, mcs, nmcs) for side in ("RX", "TX")]
             name = _name_of(route)
-            if (name, *ends) not in there:
+            if (name, *ends) not in existing:
                 rows.append(openroadm.connection_of(name, *ends))
             power.append(openroadm.lighting_of(name, self._dbm if route.egress.label.startswith("DEG") else None))
         names = [_name_of(route) for route in new]
@@ -252,8 +250,8 @@ class OpenroadmNetconf(RouteSwitch[Held]):
             (power, f"edit opticalControlMode of {_few(names)}"),
         )
         for step, question in steps:
-            if step and (words := await self._edit(step, question, marks)):
-                return words
+            if step and (text := await self._edit(step, question, marks)):
+                return text
         self._lit_at.update(dict.fromkeys(names, time.monotonic() + self.traits.settle_s))
         return ""
 
@@ -264,8 +262,8 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         node = self._known
         label = (route.ingress if side == "RX" else route.egress).label
         place = (node.ingress if side == "RX" else node.egress)[label]
-        ways = "TXRX" if node.ingress.get(label) == node.egress.get(label) else side
-        end, below = f"{label}-{ways}", ""
+        paths = "TXRX" if node.ingress.get(label) == node.egress.get(label) else side
+        end, below = f"{label}-{paths}", ""
         if label.startswith("DEG"):
             oms = table.find(OMS, place)
             assert oms is not None  # else it is a fault

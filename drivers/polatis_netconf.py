@@ -51,10 +51,10 @@ class PolatisNetconf(PolatisYang):
     async def identify(self) -> Identity:
         def read(data: Element) -> Identity:
             keys = ("manufacturer", "model-name", "serial-number", "software-version")
-            vendor, model, serial, firmware = (netconf.said(data, "product-information", key) for key in keys)
+            vendor, model, serial, firmware = (netconf.reported(data, "product-information", key) for key in keys)
             return self._identity(vendor, model, serial, firmware)
 
-        async with self._turn:
+        async with self._lock:
             return await self._session.get(tree("product-information", ns=NS), read, question="get product-information")
 
     async def _set_ports(self, numbers: list[int], enabled: bool) -> None:
@@ -113,7 +113,7 @@ class PolatisNetconf(PolatisYang):
         return await self._session.get(tree(name, ns=NS), read, question=f"get {name}")
 
     async def _states(self) -> dict[int, str]:
-        return {n: netconf.said(row, "status") for n, row in (await self._ports("port-config")).items()}
+        return {n: netconf.reported(row, "status") for n, row in (await self._ports("port-config")).items()}
 
     async def _attenuators(self) -> dict[int, Voa]:
         return {n: _voa(row) for n, row in (await self._ports("voa")).items()}
@@ -133,6 +133,6 @@ class PolatisNetconf(PolatisYang):
 
 
 def _voa(row: Element) -> Voa:
-    level = float(netconf.number(row, "atten-level")) if netconf.said(row, "atten-level", default="") else None
-    reference = netconf.said(row, "reference-port", default="")
-    return Voa(netconf.said(row, "atten-mode"), level, port_number(reference) or 0)
+    level = float(netconf.number(row, "atten-level")) if netconf.reported(row, "atten-level", default="") else None
+    reference = netconf.reported(row, "reference-port", default="")
+    return Voa(netconf.reported(row, "atten-mode"), level, port_number(reference) or 0)

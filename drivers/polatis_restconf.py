@@ -74,13 +74,13 @@ class PolatisRestconf(PolatisYang):
 
     async def identify(self) -> Identity:
         def parse(answer: Answer) -> Identity:
-            said = rest.mapping(_body(answer), "the answer")
-            found = rest.mapping(said.get("optical-switch:product-information", said), "product-information")
+            reply = rest.mapping(_body(answer), "the answer")
+            found = rest.mapping(reply.get("optical-switch:product-information", reply), "product-information")
             keys = ("manufacturer", "model-name", "serial-number", "software-version")
             vendor, model, serial, firmware = (rest.text(found, key) for key in keys)
             return self._identity(vendor, model, serial, firmware)
 
-        async with self._turn:
+        async with self._lock:
             return await self._session.ask(f"{self._api}/data/optical-switch:product-information", parse, headers=JSON)
 
     async def _set_ports(self, numbers: list[int], enabled: bool) -> None:
@@ -127,18 +127,18 @@ class PolatisRestconf(PolatisYang):
         rows = [{"ingress": a, "egress": b} for a, b in sorted(wanted)]
         body = json.dumps({"optical-switch:cross-connects": {"pair": rows}}).encode()
         marks.write()
-        status, words = await self._write("PUT", MAP, body, "application/yang-data+json", {"If-Match": self._tag})
+        status, text = await self._write("PUT", MAP, body, "application/yang-data+json", {"If-Match": self._tag})
         if status in (409, 412):
             await self._read()
             return True
-        if words:
-            marks.words.update(dict.fromkeys(changed, words))
+        if text:
+            marks.reasons.update(dict.fromkeys(changed, text))
         else:
             self._seen = wanted
         return False
 
     async def _one(self, method: str, pair: Pair, marks: Marks[Pair]) -> None:
-        """Write one circuit; the reason for a refusal goes into `marks.words`."""
+        """Write one circuit; the reason for a refusal goes into `marks.text`."""
         both = f"{MAP}/pair={pair[0]},{pair[1]}"
         path = both if self._both_keys else f"{MAP}/pair={pair[0]}"
         body = f"<pair><ingress>{pair[0]}</ingress><egress>{pair[1]}</egress></pair>".encode() if method == "PUT" else b""
@@ -146,7 +146,7 @@ class PolatisRestconf(PolatisYang):
             guard = {"If-None-Match": "*"} if method == "PUT" else {"If-Match": self._tag} if self._tag else {}
             refused_tag = self._tag
             marks.write()
-            status, words = await self._write(method, path, body, "application/yang-data+xml", guard)
+            status, text = await self._write(method, path, body, "application/yang-data+xml", guard)
             if method == "DELETE" and status in (400, 404) and path != both and pair in await self._read():
                 path = both  # still there: a client deletes by both ports (CODE)
                 continue
@@ -156,37 +156,37 @@ class PolatisRestconf(PolatisYang):
             if method == "DELETE" and pair not in seen:
                 return  # gone already; what took its place belongs to another client
             if method == "PUT" and (held := [other for other in sorted(seen) if other[0] == pair[0]]):
-                words = "" if pair in seen else f"port {pair[0]} is held by {held[0][0]}->{held[0][1]}, made meanwhile"
+                text = "" if pair in seen else f"port {pair[0]} is held by {held[0][0]}->{held[0][1]}, made meanwhile"
                 break
             if self._tag == refused_tag:  # no client wrote: this device's tags are not the collection's
                 self._tag = ""
-        self._both_keys = self._both_keys or (path == both and not words)
-        if words and not (method == "DELETE" and status == 404):
-            marks.words[pair] = words
+        self._both_keys = self._both_keys or (path == both and not text)
+        if text and not (method == "DELETE" and status == 404):
+            marks.reasons[pair] = text
 
     async def _write(self, method: str, path: str, body: bytes, kind: str, headers: Mapping[str, str]) -> tuple[int, str]:
         """Write; return the status and the reason for a refusal, empty if it was done."""
-        said = {**JSON, **({"Content-Type": kind} if body else {}), **headers}
+        reply = {**JSON, **({"Content-Type": kind} if body else {}), **headers}
 
         def parse(answer: Answer) -> tuple[int, str, str]:
             if answer.status in (200, 201, 204):
                 return answer.status, "", _etag(answer)
             if not 400 <= answer.status < 500:
-                raise Garbled(rest.restconf_words(answer.status, answer.body))  # done or not: read and see
-            words = f'refused "{method} {path.rpartition(":")[2]}": {rest.restconf_words(answer.status, answer.body)}'
-            return answer.status, words, self._tag
+                raise Garbled(rest.restconf_message(answer.status, answer.body))  # done or not: read and see
+            text = f'refused "{method} {path.rpartition(":")[2]}": {rest.restconf_message(answer.status, answer.body)}'
+            return answer.status, text, self._tag
 
         try:
-            status, words, self._tag = await self._session.send(method, f"{self._api}{path}", parse, body=body, headers=said)
+            status, text, self._tag = await self._session.send(method, f"{self._api}{path}", parse, body=body, headers=reply)
         except Refused as error:
             return 403, str(error)
-        return status, words
+        return status, text
 
     async def _put(self, resource: str, row: object) -> None:
         body = json.dumps(row, default=str).encode()
-        _, words = await self._write("PUT", f"/data/{resource}", body, "application/yang-data+json", {})
-        if words:
-            raise Refused(f"{self.name} {words}")
+        _, text = await self._write("PUT", f"/data/{resource}", body, "application/yang-data+json", {})
+        if text:
+            raise Refused(f"{self.name} {text}")
 
     async def _ports(self, resource: str) -> dict[int, Mapping[str, Json]]:
         """The rows of a list of ports by `port-id`; empty if the switch has no such list."""
@@ -229,7 +229,7 @@ def _voa(row: Mapping[str, Json]) -> Voa:
 
 def _body(answer: Answer) -> Json:
     if answer.status != 200:
-        raise Garbled(rest.restconf_words(answer.status, answer.body))
+        raise Garbled(rest.restconf_message(answer.status, answer.body))
     return rest.parse_json(answer.body)
 
 
@@ -238,8 +238,8 @@ def _parse_map(answer: Answer) -> tuple[frozenset[Pair], str]:
     missing = answer.status == 404 and all(word in answer.body for word in (b"ietf-restconf:errors", b"invalid-value"))
     if answer.status == 204 or missing:
         return frozenset(), _etag(answer)
-    said = rest.mapping(_body(answer), "the answer")
-    held = said if PAIR in said else rest.mapping(said.get("optical-switch:cross-connects"), "cross-connects")
+    reply = rest.mapping(_body(answer), "the answer")
+    held = reply if PAIR in reply else rest.mapping(reply.get("optical-switch:cross-connects"), "cross-connects")
     found = rest.entries(held.get("pair", held.get(PAIR, [])), "pair")
     pairs = [(rest.whole(row, "ingress"), rest.whole(row, "egress")) for row in found]
     return polatis.whole_map(pairs), _etag(answer)

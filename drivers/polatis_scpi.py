@@ -61,7 +61,7 @@ class PolatisScpi(PairSwitch):
         self._metered: bool | None = None
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             vendor, model, serial, firmware = await self._session.ask("*IDN?", scpi.parse_identity)
             enter, leave = await self._session.ask(":oxc:swit:size?", partial(scpi.parse_integers, count=2))
         if not (0 < enter <= 4096 and 0 < leave <= 4096):
@@ -71,7 +71,7 @@ class PolatisScpi(PairSwitch):
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         wanted = self._numbers(ports)
-        async with self._turn:
+        async with self._lock:
             if self._metered is None:
                 identity = await self._session.ask("*IDN?", scpi.parse_identity)
                 self._metered = not identity[1].upper().startswith("I-OST")  # that series has no power meters
@@ -88,21 +88,21 @@ class PolatisScpi(PairSwitch):
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
         wanted = self._numbers(ports)
-        async with self._turn:
+        async with self._lock:
             return await self._port_states(wanted)
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
         wanted = self._own(ports)
-        async with self._turn:
+        async with self._lock:
             if wanted:
                 await self._drain()
                 command = f":oxc:swit:port:{'enab' if enabled else 'dis'} {scpi.channels(sorted(wanted))}"
-                if words := await self._session.order(command, ERRORS, scpi.parse_error):
-                    raise Refused(f"{self.name} {words}")
+                if text := await self._session.order(command, ERRORS, scpi.parse_error):
+                    raise Refused(f"{self.name} {text}")
             return await self._port_states(wanted)
 
     async def persistence(self) -> str:
-        async with self._turn:
+        async with self._lock:
             answer = await self._session.ask(":oxc:boot:mode?", scpi.parse_string)
         for word in ("DARK", "RESTORE", "AUTOSAVE"):  # user notes of the manual; the short form is four letters
             if answer.upper() in (word, word[:4]):

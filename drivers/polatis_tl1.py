@@ -70,42 +70,42 @@ class PolatisTl1(PairSwitch):
         self._losses: dict[Pair, Db] = {}  # of circuits, as measured with their attenuators open
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             size = " ".join(await self._text(_ask("RTRV-EQPT", "SYSTEM", "", "PARAMETER=SIZE")))
             inventory = " ".join(await self._text(_ask("RTRV-INV", "OCS")))
             kind = ",".join(await self._text(_ask("RTRV-NETYPE")))
         ports = re.search(r"\bSIZE=\s*(\d{1,4})\s*x\s*(\d{1,4})\b", size, re.IGNORECASE)
         serial = re.search(r"\bSN=\s*([^,:;\s\"\\]+)", inventory)
-        words = [word.strip() for word in kind.replace('"', "").split(",")]
-        if not ports or not serial or len(words) < 4 or not all(map(int, ports.groups())):
+        tokens = [word.strip() for word in kind.replace('"', "").split(",")]
+        if not ports or not serial or len(tokens) < 4 or not all(map(int, ports.groups())):
             raise Garbled(f"{self.name}: identity: {size[:80]!r}, {inventory[:80]!r}, {kind[:80]!r}")
         enter, leave = int(ports[1]), int(ports[2])
         numbers = [str(n) for n in range(1, enter + leave + 1)]
-        return Identity(words[0], words[1], serial[1], words[3], tuple(numbers[:enter]), tuple(numbers[enter:]))
+        return Identity(tokens[0], tokens[1], serial[1], tokens[3], tuple(numbers[:enter]), tuple(numbers[enter:]))
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        async with self._turn:
+        async with self._lock:
             return await self._powers(ports)
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
-        async with self._turn:
+        async with self._lock:
             return await self._shutters(list(ports))
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
         numbers = self._own(ports)
         wanted = list(numbers.values())
-        async with self._turn:
+        async with self._lock:
             for _, text in tl1.port_lists(numbers, PORTS_PER_LIST):
                 await self._session.ask(_command("RLS-PORT-SHUTTER" if enabled else "OPR-PORT-SHUTTER", text))
             return await self._watch_ports(wanted, self._shutters, enabled)
 
     async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
-        async with self._turn:
+        async with self._lock:
             return await self._levels(list(ports))
 
     async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
         self._own(levels)
-        async with self._turn:
+        async with self._lock:
             able = await self._able()
             source = {b: a for a, b in await self._read()}
             for port, level in levels.items():
@@ -122,8 +122,8 @@ class PolatisTl1(PairSwitch):
             for port, level in levels.items():
                 pair = circuits[port]
                 level_db = level + self._loss_of(pair)
-                words = f"MODE=RELATIVE,LEVEL={level_db:.2f},REFS={pair[0]}" if level else "MODE=NONE"
-                commands.append(_command("SET-PORT-ATTEN", str(pair[1]), words))
+                text = f"MODE=RELATIVE,LEVEL={level_db:.2f},REFS={pair[0]}" if level else "MODE=NONE"
+                commands.append(_command("SET-PORT-ATTEN", str(pair[1]), text))
             if refusals := "; ".join(filter(None, await self._session.refusals(commands))):
                 raise Refused(f"{self.name} {refusals}")
             return await self._levels(list(levels))
@@ -132,7 +132,7 @@ class PolatisTl1(PairSwitch):
         """Note the loss of each circuit that is lit and whose attenuator is open."""
         open_now = {port: pair for port, pair in circuits.items() if pair[0]}
         modes = await self._rows_of("RTRV-PORT-ATTEN", open_now)
-        open_now = {port: pair for port, pair in open_now.items() if _level_words(modes.get(port, ""))[0] == "NONE"}
+        open_now = {port: pair for port, pair in open_now.items() if _level_text(modes.get(port, ""))[0] == "NONE"}
         ends = {Port(self.name, str(number)) for pair in open_now.values() for number in pair}
         read = await self._powers(ends)
         for pair in open_now.values():
@@ -170,7 +170,7 @@ class PolatisTl1(PairSwitch):
         """One command for each pair, so that each has its own answer; several are pending at once."""
         marks.write(len(aids))
         refusals = await self._session.refusals([_command(verb, aid) for aid in aids.values()])
-        marks.words.update({pair: words for pair, words in zip(aids, refusals, strict=True) if words})
+        marks.reasons.update({pair: text for pair, text in zip(aids, refusals, strict=True) if text})
 
     async def _text(self, command: Command) -> tuple[str, ...]:
         reply = await self._session.ask(command)
@@ -185,11 +185,11 @@ class PolatisTl1(PairSwitch):
         replies += await self._session.batch([_ask(verb, str(n)) for n in alone]) if alone else []
         found: dict[Port, str] = {}
         for text in (text for reply in replies if reply.completed for text in (*reply.rows, *reply.stray)):
-            label, colon, words = text.strip('"').partition(":")
+            label, colon, message = text.strip('"').partition(":")
             if not colon or (at := port_number(label.strip())) is None:
                 raise Garbled(f'{self.name}: answer to "{verb}": {text[:120]!r}')
             if at in wanted:
-                found[wanted[at]] = words.strip()
+                found[wanted[at]] = message.strip()
         return found
 
     async def _powers(self, ports: Iterable[Port]) -> dict[Port, Dbm]:
@@ -226,11 +226,11 @@ class PolatisTl1(PairSwitch):
 
     async def _levels(self, ports: list[Port]) -> dict[Port, Db]:
         able = await self._able()
-        words = await self._rows_of("RTRV-PORT-ATTEN", [port for port in ports if port_number(port.label) in able])
-        source = {b: a for a, b in await self._read()} if words else {}
+        texts = await self._rows_of("RTRV-PORT-ATTEN", [port for port in ports if port_number(port.label) in able])
+        source = {b: a for a, b in await self._read()} if texts else {}
         found: dict[Port, Db] = {}
-        for port, text in words.items():
-            mode, level = _level_words(text)
+        for port, text in texts.items():
+            mode, level = _level_text(text)
             if mode == "NONE":
                 found[port] = 0.0
             elif mode == "RELATIVE" and level is not None:
@@ -253,7 +253,7 @@ def _unreadable(text: str) -> Unknown:
     return Unknown(text, frozenset(str(int(port)) for port in re.findall(r"(?<!\d)\d{1,4}(?!\d)", text)))
 
 
-def _level_words(text: str) -> tuple[str, float | None]:
+def _level_text(text: str) -> tuple[str, float | None]:
     """Mode and level of an attenuator, by key if there are keys, else by their form."""
     parts = [part.strip() for part in text.split(",")]
     fields = tl1.parse_row(f"x:{text}").fields

@@ -83,8 +83,8 @@ def driver_class(name: str) -> Driver:
         found = entry.load()
     except (Exception, SystemExit) as error:  # a third party's module may raise anything
         raise BadFile([f"driver: {name!r} ({whose}) cannot be imported: {type(error).__name__}: {error}"]) from error
-    if lacking := [word for word in ("TRAITS", "OPTIONS") if not hasattr(found, word)]:
-        raise BadFile([f"driver: {name!r} ({whose}) has no {' and no '.join(lacking)}"])
+    if missing := [word for word in ("TRAITS", "OPTIONS") if not hasattr(found, word)]:
+        raise BadFile([f"driver: {name!r} ({whose}) has no {' and no '.join(missing)}"])
     return cast(Driver, found)
 
 
@@ -145,7 +145,7 @@ def _traits(own: Traits, config: DeviceConfig) -> tuple[Traits, list[str]]:
             if fault := _fault(key, value):
                 wrong.append(f"{key}: {fault}, not {value!r}")
             else:
-                good[key] = tuple((a, b) for a, b in value) if key == "ways" else value
+                good[key] = tuple((a, b) for a, b in value) if key == "directions" else value
     return replace(own, **good), wrong
 
 
@@ -154,8 +154,8 @@ def _fault(key: str, value: object) -> str:
     if key == "at_once":
         fine = value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
         return "" if fine else "a whole number of at least 1, or null for no limit"
-    if key == "ways":
-        pairs = isinstance(value, list | tuple) and all(isinstance(way, list | tuple) and len(way) == 2 for way in value)
+    if key == "directions":
+        pairs = isinstance(value, list | tuple) and all(isinstance(path, list | tuple) and len(path) == 2 for path in value)
         fine = pairs and all(_pattern(a, b) for a, b in cast(list[list[object]], value))
         return "" if fine else "pairs of patterns of port labels"
     if key in ("settle_s", "insertion_loss_db", "meter_db"):

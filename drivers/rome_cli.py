@@ -20,7 +20,7 @@ from drivers.link.ssh import Login
 from drivers.rounds import Marks
 from drivers.session.crossconnects import believed, twice
 from drivers.session.jobcli import JobCliSession
-from drivers.session.robot import Robot, in_turn
+from drivers.session.robot import Robot, one_by_one
 from drivers.wire import joblog, unknown
 from drivers.wire.joblog import Pair, PortRow, Queue, Table
 from drivers.wire.unknown import Unknown
@@ -76,7 +76,7 @@ class RomeCli(Robot[tuple[str, str]]):
         self._strange: frozenset[Unknown] = frozenset()  # of the last port table
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             board = await self._ask("show board", joblog.board)
             table = await self._rows()
         lost = sorted((port for port in table.unread if port[0] in "EW"), key=lambda port: int(port[1:]))
@@ -87,7 +87,7 @@ class RomeCli(Robot[tuple[str, str]]):
         return Identity(board.vendor, board.model, board.serial, board.firmware, east, west)
 
     async def read(self) -> frozenset[Setting]:
-        async with self._turn:
+        async with self._lock:
             return self._settings(joblog.connected((await self._rows()).rows.values()))
 
     def holders(self) -> Mapping[Setting | Port, str]:
@@ -103,58 +103,58 @@ class RomeCli(Robot[tuple[str, str]]):
         seen = await self._look()
         if any(ports & {*pair} for pair in seen.moving):  # an earlier request whose answer was lost, or another client's
             at_ns, seen = await self._watch({}, ports, seen, marks)
-        marks.words.clear()  # earlier messages concern older requests; that the robot is stuck still holds
+        marks.reasons.clear()  # earlier messages concern older requests; that the robot is stuck still holds
         for pair in [pair for pair in add if not {*pair} <= seen.rows.keys()]:
             strange = f"not a port of {self.name}: {', '.join(p for p in pair if p not in seen.rows)}"
             failed[add.pop(pair)] = unknown.at(pair, seen.strange) or strange
-        gone, new = self._wanting(remove, add, seen, marks)
-        if gone or new:
+        removed, new = self._wanting(remove, add, seen, marks)
+        if removed or new:
             if await marks.begin():
                 seen = await self._look()
-                marks.words.clear()
-                gone, new = self._wanting(remove, add, seen, marks)
+                marks.reasons.clear()
+                removed, new = self._wanting(remove, add, seen, marks)
             if self._halted(seen):
                 seen = await self._wake(seen, marks)
             if stuck := self._halted(seen):
-                marks.words |= dict.fromkeys([*gone, *new], stuck)
+                marks.reasons |= dict.fromkeys([*removed, *new], stuck)
             else:
-                marks.trying([*gone, *new])
-                for plug, pair in in_turn(gone, new, filter(None, map(self._pair, change.order))):
+                marks.trying([*removed, *new])
+                for plug, pair in one_by_one(removed, new, filter(None, map(self._pair, change.order))):
                     verb, joint = ("create", "to") if plug else ("disconnect", "from")
                     await self._request(f"connection {verb} {pair[0]} {joint} {pair[1]}", pair, marks)
                 marks.broke()
                 marks.acknowledged()
-                goal = {**dict.fromkeys(gone, False), **dict.fromkeys(new, True)}
+                goal = {**dict.fromkeys(removed, False), **dict.fromkeys(new, True)}
                 at_ns, seen = await self._watch(goal, set(), await self._look(), marks)
         else:
             marks.acknowledged()
             at_ns = marks.acked_ns
         for pair, setting in (*remove.items(), *add.items()):
             if (pair in seen.plugged) is (pair in remove):
-                failed[setting] = marks.words.get(pair) or self._halted(seen) or _silence(pair, seen)
-            elif pair in remove and pair not in marks.tried and (words := unknown.at(pair, seen.strange)):
-                failed[setting] = f"not known whether it is there: {words}"
+                failed[setting] = marks.reasons.get(pair) or self._halted(seen) or _silence(pair, seen)
+            elif pair in remove and pair not in marks.tried and (text := unknown.at(pair, seen.strange)):
+                failed[setting] = f"not known whether it is there: {text}"
         return marks.outcome(self.name, self._settings(seen.plugged), max(at_ns, marks.acked_ns), failed)
 
     def _wanting(
         self, remove: Iterable[Pair], add: Iterable[Pair], seen: Seen, marks: Marks[Pair]
     ) -> tuple[list[Pair], list[Pair]]:
         """What is still to be unplugged and plugged; a port that stays taken, or is locked, is not requested."""
-        gone = [pair for pair in remove if pair in seen.plugged]
+        removed = [pair for pair in remove if pair in seen.plugged]
         new = []
         for pair in (pair for pair in add if pair not in seen.plugged):
-            held = next((other for other in sorted(seen.plugged - {*gone}) if {*other} & {*pair}), None)
+            held = next((other for other in sorted(seen.plugged - {*removed}) if {*other} & {*pair}), None)
             shut = next((row for row in map(seen.rows.get, pair) if row and (row.locked or not row.enabled)), None)
             if held:
                 port = next(port for port in pair if port in held)
-                marks.words[pair] = f"port {port} is held by {held[0]}->{held[1]}"
+                marks.reasons[pair] = f"port {port} is held by {held[0]}->{held[1]}"
             elif shut:
-                marks.words[pair] = f"port {shut.port} is {'locked' if shut.locked else 'disabled'}"
-            elif words := unknown.at(pair, seen.strange):
-                marks.words[pair] = words
+                marks.reasons[pair] = f"port {shut.port} is {'locked' if shut.locked else 'disabled'}"
+            elif text := unknown.at(pair, seen.strange):
+                marks.reasons[pair] = text
             else:
                 new.append(pair)
-        return gone, new
+        return removed, new
 
     async def _watch(self, goal: Mapping[Pair, bool], ports: set[str], seen: Seen, marks: Marks[Pair]) -> tuple[int, Seen]:
         """Poll until `goal` is reached or given up and no queued move needs `ports`; report the robot's progress.
@@ -167,7 +167,7 @@ class RomeCli(Robot[tuple[str, str]]):
         total, last = 0, (-1, frozenset[Pair]())
         while True:
             self._hear(marks)
-            left = {pair for pair, there in goal.items() if (pair in seen.plugged) is not there and pair not in marks.words}
+            left = {pair for pair, existing in goal.items() if (pair in seen.plugged) is not existing and pair not in marks.reasons}
             waiting = [pair for pair in seen.moving if pair in goal or ports & {*pair}]
             now = loop.time()
             at_ns = time.monotonic_ns()
@@ -176,8 +176,8 @@ class RomeCli(Robot[tuple[str, str]]):
             total = max(total, len(left), len(waiting))
             done = total - max(len(left), len(waiting))
             eta_s = (now - began) / done * (total - done) if done else self.traits.settle_s * (total - done)
-            words = self._halted(seen) or (f"move {done + 1} of {total}" if done < total else "done")
-            self.on_progress(Progress(self.name, done, total, eta_s, words))
+            text = self._halted(seen) or (f"move {done + 1} of {total}" if done < total else "done")
+            self.on_progress(Progress(self.name, done, total, eta_s, text))
             if (not left and not waiting) or self._halted(seen):
                 return at_ns, seen
             if now - moved > self._budget_s:
@@ -198,9 +198,9 @@ class RomeCli(Robot[tuple[str, str]]):
             await asyncio.sleep(self._check_s)
             await self._look()
             homed = "\n".join(self._session.take_logs())
-        said = await self._session.ask("connection set command-execution enable", again=False)
-        if "enabled" not in said:
-            raise Refused(f'{self.name} refused "connection set command-execution enable": {said.strip()[:120]}')
+        reply = await self._session.ask("connection set command-execution enable", again=False)
+        if "enabled" not in reply:
+            raise Refused(f'{self.name} refused "connection set command-execution enable": {reply.strip()[:120]}')
         self._stalled = False
         return await self._look()
 
@@ -214,15 +214,15 @@ class RomeCli(Robot[tuple[str, str]]):
         answer = await self._session.ask(command, again=False)
         if _ACCEPTED not in answer:
             self._hear(marks)
-            words = _REFUSALS.search(answer)
-            marks.words.setdefault(pair, f'refused "{command}": {(words[0] if words else answer.strip())[:120]}')
+            tokens = _REFUSALS.search(answer)
+            marks.reasons.setdefault(pair, f'refused "{command}": {(tokens[0] if tokens else answer.strip())[:120]}')
 
     def _hear(self, marks: Marks[Pair]) -> None:
         """Keep the failures of moves that the log lines report."""
         for line in self._session.take_logs():
             end = joblog.ended(line)
             if end and end.how in ("failed", "invalid"):
-                marks.words[end.pair] = end.text
+                marks.reasons[end.pair] = end.text
             self._stalled = self._stalled or joblog.SEVERE.lower() in line.lower()
 
     async def _look(self) -> Seen:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from drivers.api import Evidence, Turning
+from drivers.api import Evidence, PresetState
 from drivers.link import Dropped, open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
@@ -53,7 +53,7 @@ class Rotor(PairSwitch):
     # -- a cross-connect switch
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             vendor, model, serial, firmware = rotor.parse_identity((await self._ask("ID?")).lines)
             enter, leave = await self._size()
         numbers = [str(n) for n in range(1, enter + leave + 1)]
@@ -63,7 +63,7 @@ class Rotor(PairSwitch):
         wanted = self._numbers(ports)
         if not wanted:
             return {}
-        async with self._turn:
+        async with self._lock:
             found = rotor.parse_power((await self._ask("POWER? " + " ".join(map(str, sorted(wanted))))).lines)
         if strange := sorted(found.keys() - wanted.keys()):
             raise Garbled(f'{self.name}: answer to "POWER?": port {strange[0]} was not asked about')
@@ -103,12 +103,12 @@ class Rotor(PairSwitch):
         command = f"{verb} {rotor.write_pairs(pairs)}"
         reply = await self._ask(command, changes=True, refused=True)
         failed = rotor.parse_failures(reply.lines)
-        marks.words.update({pair: f'refused "{verb}": {why}' for pair, why in failed.items() if pair in pairs})
+        marks.reasons.update({pair: f'refused "{verb}": {why}' for pair, why in failed.items() if pair in pairs})
         return f'refused "{command[:80]}": {reply.code} {reply.text}' if reply.code and not failed else ""
 
     # -- stored maps
 
-    async def load(self, slots: Sequence[frozenset[Setting]], dwell_s: float, night_s: float) -> None:
+    async def load(self, slots: Sequence[frozenset[Setting]], dwell_s: float, dark_window_s: float) -> None:
         """As `drivers.api.Presets.load`."""
         maps = []
         for k, settings in enumerate(slots):
@@ -116,10 +116,10 @@ class Rotor(PairSwitch):
             if strange := [s for s, pair in pairs.items() if pair is None]:
                 raise Refused(f"{self.name}: slot {k}: {strange[0]}: {self._no_pair(strange[0])}")
             maps.append(frozenset(pair for pair in pairs.values() if pair is not None))
-        program = rotor.Program(round(dwell_s * 1e6), round(night_s * 1e6), tuple(maps))
-        lines = [f"LOAD BEGIN {len(maps)} {program.dwell_us} {program.night_us}"]
+        program = rotor.Program(round(dwell_s * 1e6), round(dark_window_s * 1e6), tuple(maps))
+        lines = [f"LOAD BEGIN {len(maps)} {program.dwell_us} {program.dark_window_us}"]
         lines += [f"LOAD SLOT {k} {rotor.write_pairs(pairs)}" for k, pairs in enumerate(maps)]
-        async with self._turn:
+        async with self._lock:
             # A lost connection forgets what was begun, so a repetition starts from the first line.
             *_, last = await self._ask_all([*lines, "LOAD END"], changes=True)
             if (crc := rotor.one("LOADED", last.lines)) != program.crc:
@@ -127,22 +127,22 @@ class Rotor(PairSwitch):
 
     async def start(self, slot: int = 0) -> float:
         """As `drivers.api.Presets.start`."""
-        async with self._turn:
+        async with self._lock:
             began = rotor.count(rotor.one("STARTED", (await self._ask(f"START {slot}", changes=True)).lines))
             return (began - await self._clock()) / 1e6
 
     async def stop(self) -> None:
         """As `drivers.api.Presets.stop`."""
-        async with self._turn:
+        async with self._lock:
             if rotor.parse_position((await self._ask("POS?")).lines).state in CLOSED:
                 await self._ask("STOP", changes=True)
 
-    async def position(self) -> Turning:
+    async def position(self) -> PresetState:
         """As `drivers.api.Presets.position`."""
-        async with self._turn:
+        async with self._lock:
             at = rotor.parse_position((await self._ask("POS?")).lines)
             left = None if at.until_us is None else max(0.0, (at.until_us - await self._clock()) / 1e6)
-        return Turning(at.state in CLOSED, at.slot, at.night, at.cycle, left)
+        return PresetState(at.state in CLOSED, at.slot, at.dark_window, at.cycle, left)
 
     async def _clock(self) -> int:
         return rotor.count(rotor.one("CLOCK", (await self._ask("CLOCK?")).lines))

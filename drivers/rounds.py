@@ -19,7 +19,7 @@ ROUNDS = 3
 
 @dataclass(slots=True)
 class Marks(Generic[K]):
-    """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `words`: the device's reasons in this round.
+    """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `reasons`: the device's reasons in this round.
 
     tried: items for which a command was sent. doubtful: items for which it was sent twice, so that a refusal may only mean that the
     first is being carried out; they are still waited for.
@@ -30,7 +30,7 @@ class Marks(Generic[K]):
     broken_ns: int = 0
     acked_ns: int = 0
     writes: int = 0
-    words: dict[K, str] = field(default_factory=dict)
+    reasons: dict[K, str] = field(default_factory=dict)
     tried: set[K] = field(default_factory=set)
     doubtful: set[K] = field(default_factory=set)
 
@@ -56,7 +56,7 @@ class Marks(Generic[K]):
 
     def final(self, what: K) -> bool:
         """Whether the device's answer about it is conclusive."""
-        return what in self.words and what not in self.doubtful
+        return what in self.reasons and what not in self.doubtful
 
     def broke(self) -> None:
         self.broken_ns = self.broken_ns or time.monotonic_ns()
@@ -67,8 +67,8 @@ class Marks(Generic[K]):
     def outcome(self, device: DeviceName, observed: frozenset[Setting], settled_ns: int, failed: Mapping[Setting, str]) -> Outcome:
         sent_ns = self.sent_ns or self.acked_ns  # nothing was sent: nothing took time
         broken_ns = self.broken_ns or sent_ns
-        words = dict(sorted(failed.items(), key=lambda item: str(item[0])))  # settings of two kinds have no order
-        return Outcome(device, observed, sent_ns, broken_ns, self.acked_ns, settled_ns, self.writes, words)
+        texts = dict(sorted(failed.items(), key=lambda item: str(item[0])))  # settings of two kinds have no order
+        return Outcome(device, observed, sent_ns, broken_ns, self.acked_ns, settled_ns, self.writes, texts)
 
 
 async def in_rounds(marks: Marks[K], attempt: Callable[[], Awaitable[T]]) -> T:
@@ -80,7 +80,7 @@ async def in_rounds(marks: Marks[K], attempt: Callable[[], Awaitable[T]]) -> T:
     """
     for left in reversed(range(ROUNDS)):
         before = marks.writes
-        marks.words.clear()
+        marks.reasons.clear()
         try:
             return await attempt()
         except (TimedOut, Garbled, Unreachable) as error:

@@ -19,7 +19,7 @@ from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair
 from drivers.session.scpi import ScpiSession
-from drivers.session.selectors import MODULES, WAYS, Selectors
+from drivers.session.selectors import DIRECTIONS, MODULES, Selectors
 from drivers.watch import patience_option
 from drivers.wire import scpi
 from optics import DeviceConfig, Garbled, Identity, Traits
@@ -33,7 +33,7 @@ class SantecScpi(Selectors):
     # 300 ms for a turn: notes on the manual, with the emulator of a public client (CODE); another client waits 250 ms. The loss is
     # assumed. Whether a module keeps its channel without power is in no source, hence not latching.
     TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.3, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.0, ways=WAYS
+        settle_s=0.3, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.0, directions=DIRECTIONS
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "rest": "channel that leads nowhere, where a module without a circuit rests; 24, or one per module: 0:24,2:12",
@@ -51,7 +51,7 @@ class SantecScpi(Selectors):
         self._rests = rests(config.options.get("rest", ""))
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             vendor, model, serial, firmware = await self._session.ask("*IDN?", scpi.parse_identity)
             sizes = await self._modules()
         return Identity(vendor, model, serial, firmware, *self._ports(sizes))

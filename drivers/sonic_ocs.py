@@ -112,21 +112,21 @@ class SonicOcs(PairSwitch):
         return {self._setting(pair): printable(" ".join(sides), keep="") for pair, sides in self._idle.items()}
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             version = await self._ask("show version", sonic.version)
             serial = version.serial or sonic.serial((await self._session.run("show platform summary"))[0])
             enter, leave = await self._ask(KEYS, sonic.ports)
         return Identity("SONiC", version.sku, serial or "unknown", version.software, enter, leave)
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
-        async with self._turn:
+        async with self._lock:
             return await self._port_states(list(ports))
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
         wanted = list(ports)
         if strange := [port for port in wanted if port.device != self.name or not re.fullmatch(_PORT, port.label)]:
             raise Refused(f"{strange[0]}: not a port of {self.name}")
-        async with self._turn:
+        async with self._lock:
             for port in wanted:
                 await self._set_port(port.label, enabled)
             return await self._watch_ports(wanted, self._port_states, enabled)
@@ -138,20 +138,20 @@ class SonicOcs(PairSwitch):
         found: dict[Port, PortState] = {}
         for port in ports:
             if port.label in config:
-                said = status.get(port.label, "").lower()
-                shut = PortState.ENABLED if config[port.label] == OPEN or said == TUNED else PortState.DISABLED
-                found[port] = PortState.FAILED if "fail" in said else shut
+                text = status.get(port.label, "").lower()
+                shut = PortState.ENABLED if config[port.label] == OPEN or text == TUNED else PortState.DISABLED
+                found[port] = PortState.FAILED if "fail" in text else shut
         return found
 
     async def _set_port(self, port: str, enabled: bool) -> None:
-        said = command = ""
+        text = command = ""
         for form, shut in _SHUT:
             command = form.format(port=port, state=OPEN if enabled else shut)
-            said, _ = await self._configure(command)
-            if not sonic.unknown_command(said):
+            text, _ = await self._configure(command)
+            if not sonic.unknown_command(text):
                 break
-        if sonic.complains(said):
-            raise Refused(f'{self.name} refused "{command}": {sonic.complaint(said)}')
+        if sonic.complains(text):
+            raise Refused(f'{self.name} refused "{command}": {sonic.complaint(text)}')
 
     async def _read(self) -> frozenset[Pair]:
         """Cross-connects that pass light, and those that would if one of their ports were not shut."""
@@ -192,11 +192,11 @@ class SonicOcs(PairSwitch):
         look = await self._look()
         came = self._settings(left & look.tuned)  # at the last moment: it is kept
         left -= look.tuned
-        words = {setting: said for setting, said in outcome.failed.items() if setting not in came}
+        texts = {setting: reported for setting, reported in outcome.failed.items() if setting not in came}
         for pair in sorted(left & look.config):
             sides = " ".join(look.status.get(pair, ("not", "reported")))
             setting = self._setting(pair)
-            words[setting] = f"{identifier(pair)} was accepted but its hardware reports: {sides}; taken back"
+            texts[setting] = f"{identifier(pair)} was accepted but its hardware reports: {sides}; taken back"
             await self._delete(pair, marks)
         seen = await watch(
             self._look,
@@ -205,7 +205,7 @@ class SonicOcs(PairSwitch):
             patience_s=self._patience_s,
         )
         return replace(
-            outcome, observed=self._settings(await self._lit(seen.report)), failed=words, writes=marks.writes, settled_ns=seen.at_ns
+            outcome, observed=self._settings(await self._lit(seen.report)), failed=texts, writes=marks.writes, settled_ns=seen.at_ns
         )
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
@@ -220,8 +220,8 @@ class SonicOcs(PairSwitch):
             look = seen.report
         for pair in pairs:
             if pair not in look.config and pair in look.status:
-                if words := await self._add(pair, marks):
-                    marks.words[pair] = f"stale, and {words}"
+                if text := await self._add(pair, marks):
+                    marks.reasons[pair] = f"stale, and {text}"
                     continue
                 await self._delete(pair, marks)
             elif pair in look.config:
@@ -241,10 +241,10 @@ class SonicOcs(PairSwitch):
             if other := taken.get(pair):
                 port = f"{pair[0]}A" if pair[0] == other[0] else f"{pair[1]}B"
                 stale = "" if other in seen.report.config else ", which is stale: in the status, not in the configuration"
-                marks.words[pair] = f"port {port} is held by {identifier(other)}{stale}"
+                marks.reasons[pair] = f"port {port} is held by {identifier(other)}{stale}"
             elif pair not in seen.report.config:
-                if words := await self._add(pair, marks):
-                    marks.words[pair] = words
+                if text := await self._add(pair, marks):
+                    marks.reasons[pair] = text
                 self._made.add(pair)
         self._soon_at = time.monotonic() + self.traits.settle_s
 
@@ -252,33 +252,33 @@ class SonicOcs(PairSwitch):
         return await self._write(f"config ocs cross-connect add {identifier(pair)} {self._mode}", marks)
 
     async def _delete(self, pair: Pair, marks: Marks[Pair]) -> None:
-        if words := await self._write(f"config ocs cross-connect delete {identifier(pair)}", marks):
-            marks.words[pair] = words
+        if text := await self._write(f"config ocs cross-connect delete {identifier(pair)}", marks):
+            marks.reasons[pair] = text
 
     async def _write(self, command: str, marks: Marks[Pair]) -> str:
         """Run a command that answers `succeeded`; return its complaint. Raises: Garbled - neither, so its effect is unknown."""
         marks.write()
-        said, status = await self._configure(command)
-        if "succeeded" in said:
+        lines, status = await self._configure(command)
+        if "succeeded" in lines:
             return ""
-        if status <= 0 and not sonic.complains(said):
-            raise Garbled(f'{self.name}: answer to "{command}": {said[:120]!r}')
-        return f'refused "{command}": {sonic.complaint(said)}'
+        if status <= 0 and not sonic.complains(lines):
+            raise Garbled(f'{self.name}: answer to "{command}": {lines[:120]!r}')
+        return f'refused "{command}": {sonic.complaint(lines)}'
 
     async def _configure(self, command: str) -> tuple[str, int]:
         """Run a configuration command, as root once the switch has demanded it."""
-        said, status = await self._session.run(self._root + command)
-        if not self._root and "oot privileges are required" in said:  # words of sonic-utilities; nothing was done
+        text, status = await self._session.run(self._root + command)
+        if not self._root and "oot privileges are required" in text:  # words of sonic-utilities; nothing was done
             self._root = "sudo -n "
-            said, status = await self._session.run(self._root + command)
-        return said, status
+            text, status = await self._session.run(self._root + command)
+        return text, status
 
     async def _ask(self, question: str, parse: Callable[[str], T]) -> T:
         async def ask() -> T:
-            said, status = await self._session.run(question)
+            reported, status = await self._session.run(question)
             if status > 0:
-                raise Garbled(f"exit status {status}: {sonic.complaint(said)}")
-            return parse(said)
+                raise Garbled(f"exit status {status}: {sonic.complaint(reported)}")
+            return parse(reported)
 
         return await twice(self.name, question, ask)
 

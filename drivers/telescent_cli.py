@@ -18,7 +18,7 @@ from drivers.link.ssh import SshCommands
 from drivers.rounds import Marks
 from drivers.session.crossconnects import twice
 from drivers.session.pairs import port_number
-from drivers.session.robot import Robot, in_turn
+from drivers.session.robot import Robot, one_by_one
 from drivers.wire import telescent
 from drivers.wire.telescent import Cell, Pair
 from optics import Change, CrossConnect, DeviceConfig, Identity, Outcome, Progress, Setting, Traits
@@ -55,13 +55,13 @@ class TelescentCli(Robot[tuple[int, int]]):
 
     async def identify(self) -> Identity:
         """The panel says no name, number or version in any known command; only its ports are its own."""
-        async with self._turn:
+        async with self._lock:
             cells = await self._look()
         ports = tuple(str(egress) for egress, cell in sorted(cells.items()) if not cell.absent)
         return Identity("Telescent", f"panel of {len(ports)} ports", "unknown", "unknown", ports, ports)
 
     async def read(self) -> frozenset[Setting]:
-        async with self._turn:
+        async with self._lock:
             return self._settings(telescent.allocated(await self._look()))
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
@@ -72,18 +72,18 @@ class TelescentCli(Robot[tuple[int, int]]):
         cells = await self._look()
         if marks.writes:  # a move whose answer was lost may be in progress: do not request it again
             at_ns, cells = await self._watch(goal, cells, marks, self._budget_s if self._moving else 0.0)
-        marks.words.clear()
+        marks.reasons.clear()
         for pair in [pair for pair in add if any(port not in cells or cells[port].absent for port in pair)]:
             failed[add.pop(pair)] = f"not a port of {self.name}: {pair[0]}->{pair[1]}"
             del goal[pair]
-        gone, new = _wanting(remove, add, cells, marks)
-        if gone or new:
+        removed, new = _wanting(remove, add, cells, marks)
+        if removed or new:
             if await marks.begin():
                 cells = await self._look()
-                marks.words.clear()
-                gone, new = _wanting(remove, add, cells, marks)
+                marks.reasons.clear()
+                removed, new = _wanting(remove, add, cells, marks)
             # A request for a port that is not free yet might be refused: no source says.
-            for plug, pair in in_turn(gone, new, filter(None, map(self._pair, change.order))):
+            for plug, pair in one_by_one(removed, new, filter(None, map(self._pair, change.order))):
                 if plug:
                     await self._connect(pair, cells, marks)
                 else:
@@ -93,20 +93,20 @@ class TelescentCli(Robot[tuple[int, int]]):
             for _ in range(TRIES):
                 at_ns, cells = await self._watch(goal, await self._look(), marks)
                 plugged = telescent.allocated(cells)
-                for pair in [pair for pair in new if pair not in plugged and pair not in marks.words]:
+                for pair in [pair for pair in new if pair not in plugged and pair not in marks.reasons]:
                     await self._connect(pair, cells, marks)  # accepted, and nothing came of it
             at_ns, cells = await self._watch(goal, await self._look(), marks)
         marks.acked_ns = marks.acked_ns or time.monotonic_ns()
         plugged = telescent.allocated(cells)
         for pair, setting in (*remove.items(), *add.items()):
             if (pair in plugged) is (pair in remove):
-                failed[setting] = marks.words.get(pair) or _silence(pair, cells, self._budget_s)
+                failed[setting] = marks.reasons.get(pair) or _silence(pair, cells, self._budget_s)
         return marks.outcome(self.name, self._settings(plugged), max(at_ns, marks.acked_ns), failed)
 
     async def _connect(self, pair: Pair, cells: Mapping[int, Cell], marks: Marks[Pair]) -> None:
         held = [o for o in telescent.allocated(dict(cells)) if o[0] == pair[0] or o[1] == pair[1]]
         if held:  # what was to be freed before is not: `connect --force` would take it
-            marks.words[pair] = f"a port is held by {held[0][0]}->{held[0][1]}"
+            marks.reasons[pair] = f"a port is held by {held[0][0]}->{held[0][1]}"
             return
         for command in (
             f"unlock --force -in {pair[0]}",
@@ -124,14 +124,14 @@ class TelescentCli(Robot[tuple[int, int]]):
         """
         ingress, egress = f"-in {pair[0]}", f"-out {pair[1]}"
         for unlocks, frees in (((ingress, egress), (ingress,)), ((f"{pair[0]}", f"{pair[1]}"), (ingress, egress))):
-            marks.words.pop(pair, None)
+            marks.reasons.pop(pair, None)
             for ends in unlocks:
                 await self._request(f"unlock --force {ends}", pair, marks)
             for end in frees:
                 await self._request(f"unallocate --force {end}", pair, marks)
                 at_ns, cells = await self._watch({pair: False}, await self._look(), marks)
                 if pair not in telescent.allocated(cells):
-                    marks.words.pop(pair, None)
+                    marks.reasons.pop(pair, None)
                     return at_ns, cells
         return at_ns, cells
 
@@ -139,11 +139,11 @@ class TelescentCli(Robot[tuple[int, int]]):
         """Run a command that the panel may answer only when the fibre is there; False and its words where it complains."""
         marks.write()
         self._moving = not command.startswith("unlock")
-        said, _ = await self._session.run(command, self._patience_s)
+        reported, _ = await self._session.run(command, self._patience_s)
         self._moving = False
-        if words := telescent.complaint(said):
-            marks.words[pair] = f'refused "{command}": {words}'
-        return not words
+        if text := telescent.complaint(reported):
+            marks.reasons[pair] = f'refused "{command}": {text}'
+        return not text
 
     async def _watch(
         self, goal: Mapping[Pair, bool], cells: dict[int, Cell], marks: Marks[Pair], patience_s: float | None = None
@@ -158,7 +158,7 @@ class TelescentCli(Robot[tuple[int, int]]):
             if cells != before:
                 before, moved = cells, now
             plugged = telescent.allocated(cells)
-            left = [pair for pair, there in goal.items() if (pair in plugged) is not there and pair not in marks.words]
+            left = [pair for pair, existing in goal.items() if (pair in plugged) is not existing and pair not in marks.reasons]
             done, total = len(goal) - len(left), len(goal)
             eta_s = (now - began) / done * len(left) if done and patience_s is None else self.traits.settle_s * len(left)
             self.on_progress(Progress(self.name, done, total, eta_s, f"move {done + 1} of {total}" if left else "done"))
@@ -169,8 +169,8 @@ class TelescentCli(Robot[tuple[int, int]]):
 
     async def _look(self) -> dict[int, Cell]:
         async def ask() -> dict[int, Cell]:
-            said, _ = await self._session.run(STATE)
-            cells = telescent.switch_state(said)
+            reported, _ = await self._session.run(STATE)
+            cells = telescent.switch_state(reported)
             telescent.allocated(cells)
             return cells
 
@@ -191,14 +191,14 @@ def _wanting(
 ) -> tuple[list[Pair], list[Pair]]:
     """What is still to be taken out and put in; a port that stays taken is not asked for."""
     plugged = telescent.allocated(cells)
-    gone, new = [pair for pair in remove if pair in plugged], []
+    removed, new = [pair for pair in remove if pair in plugged], []
     for pair in (pair for pair in add if pair not in plugged):
-        if held := next((o for o in sorted(plugged - {*gone}) if o[0] == pair[0] or o[1] == pair[1]), None):
+        if held := next((o for o in sorted(plugged - {*removed}) if o[0] == pair[0] or o[1] == pair[1]), None):
             side, port = ("ingress", pair[0]) if held[0] == pair[0] else ("egress", pair[1])
-            marks.words[pair] = f"{side} port {port} is held by {held[0]}->{held[1]}"
+            marks.reasons[pair] = f"{side} port {port} is held by {held[0]}->{held[1]}"
         else:
             new.append(pair)
-    return gone, new
+    return removed, new
 
 
 def _silence(pair: Pair, cells: Mapping[int, Cell], budget_s: float) -> str:

@@ -53,33 +53,33 @@ class ThorlabsOsw(PairSwitch):
             raise ValueError(f"model {self._model!r}: {' or '.join(STATES)}")
 
     async def identify(self) -> Identity:
-        async with self._turn:
-            said = await self._session.ask("I?", str)  # for people: its form is in no source
-        if other := [model for model in STATES if model in said and model != self._model]:
-            raise Garbled(f"{self.name}: options.model is {self._model}, it says {said[:80]!r}: {other[0]}")
+        async with self._lock:
+            reply = await self._session.ask("I?", str)  # for people: its form is in no source
+        if other := [model for model in STATES if model in reply and model != self._model]:
+            raise Garbled(f"{self.name}: options.model is {self._model}, it says {reply[:80]!r}: {other[0]}")
         ends = sorted(frozenset().union(*STATES[self._model].values()))
         enter, leave = (tuple(str(n) for n in sorted(set(side))) for side in zip(*ends, strict=True))
-        return Identity("Thorlabs", self._model, UNTOLD, said, enter, leave)
+        return Identity("Thorlabs", self._model, UNTOLD, reply, enter, leave)
 
     async def _read(self) -> frozenset[Pair]:
         await self._session.ask("S?", _state)
         return STATES[self._model][await self._session.ask("S?", _state)]
 
-    async def _send(self, gone: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
-        marks.words.clear()
-        if (gone or new) and await marks.begin():
+    async def _send(self, removed: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
+        marks.reasons.clear()
+        if (removed or new) and await marks.begin():
             seen = await self._read()
-            gone, new = gone & seen, new - seen
-        marks.trying(gone | new)
+            removed, new = removed & seen, new - seen
+        marks.trying(removed | new)
         state = next((n for n, held in STATES[self._model].items() if new and new <= held), 0)
         if new and not state:
-            marks.words |= dict.fromkeys(gone | new, "no state of the switch has all of these circuits")
-        elif new and (left := sorted(seen - gone)):
+            marks.reasons |= dict.fromkeys(removed | new, "no state of the switch has all of these circuits")
+        elif new and (left := sorted(seen - removed)):
             stays = ", ".join("->".join(self._labels(pair)) for pair in left)
-            marks.words |= dict.fromkeys(gone | new, f"it would end {stays}, which stays")
-        elif gone and not new:
-            words = "the switch has no state without light: connect the other port in the same change"
-            marks.words |= dict.fromkeys(gone, words)
+            marks.reasons |= dict.fromkeys(removed | new, f"it would end {stays}, which stays")
+        elif removed and not new:
+            text = "the switch has no state without light: connect the other port in the same change"
+            marks.reasons |= dict.fromkeys(removed, text)
         elif state:
             marks.write()
             await self._session.ask("S?", _state, command=f"S {state}", again=False)  # may still be the state before

@@ -23,7 +23,7 @@ from drivers.session.routes import RouteSwitch
 from drivers.watch import patience_option
 from drivers.wire import rest, wsp
 from drivers.wire.rest import Json
-from optics import DeviceConfig, Garbled, Identity, Port, Setting, Slot, SpectralRoute, Traits
+from optics import DeviceConfig, FrequencySlot, Garbled, Identity, Port, Setting, SpectralRoute, Traits
 
 COMMON = "in"
 CLIENTS_WAIT_S = 20.0
@@ -75,7 +75,7 @@ class WaveshaperHttp(RouteSwitch[Profile]):
         self._info: _Info | None = None
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             return (await self._about()).identity
 
     async def _about(self) -> _Info:
@@ -87,7 +87,7 @@ class WaveshaperHttp(RouteSwitch[Profile]):
 
         def parse(answer: Answer) -> Profile:
             if answer.status != 200:
-                raise Garbled(rest.restconf_words(answer.status, answer.body))
+                raise Garbled(rest.restconf_message(answer.status, answer.body))
             rows = wsp.parse(answer.body.decode("utf-8", "backslashreplace"))
             for row in rows:
                 if row.port > info.ports or not info.first_mhz <= row.mhz <= info.last_mhz:
@@ -110,24 +110,24 @@ class WaveshaperHttp(RouteSwitch[Profile]):
 
     async def _carry_out(
         self,
-        gone: Sequence[SpectralRoute],
+        removed: Sequence[SpectralRoute],
         tuned: Sequence[tuple[SpectralRoute, SpectralRoute]],
         new: Sequence[SpectralRoute],
         seen: Profile,
         marks: Marks[Setting],
     ) -> None:
         rows = seen.rows
-        for part in _cut(self._slices, [*gone, *(after for _, after in tuned), *new]):
-            for route in gone:
+        for part in _cut(self._slices, [*removed, *(after for _, after in tuned), *new]):
+            for route in removed:
                 if route in part:
                     rows = wsp.block(rows, route.slot)
             for route in (*(after for _, after in tuned), *new):
                 if route in part:
                     rows = wsp.lead(rows, route.slot, int(route.egress.label), _db(route))
             marks.write()
-            if words := await self._load(rows):
+            if text := await self._load(rows):
                 befores = {before for before, after in tuned if after in part}
-                marks.words.update(dict.fromkeys(part | befores, words))
+                marks.reasons.update(dict.fromkeys(part | befores, text))
                 return
 
     async def _load(self, rows: Sequence[wsp.Row]) -> str:
@@ -135,21 +135,21 @@ class WaveshaperHttp(RouteSwitch[Profile]):
 
         def parse(answer: Answer) -> str:
             if 400 <= answer.status < 500:
-                return rest.restconf_words(answer.status, answer.body)
+                return rest.restconf_message(answer.status, answer.body)
             if answer.status != 200:
-                raise Garbled(rest.restconf_words(answer.status, answer.body))
-            said = rest.mapping(rest.parse_json(answer.body), "the answer")
-            if said.get("rc") is None:
+                raise Garbled(rest.restconf_message(answer.status, answer.body))
+            reply = rest.mapping(rest.parse_json(answer.body), "the answer")
+            if reply.get("rc") is None:
                 return ""  # a 1000A answers devinfo without it (REAL): the profile that is read back decides
-            code = rest.whole(said, "rc")
-            return f"rc {code}: {rest.text(said, 'rctext', '')[:200]}" if code else ""
+            code = rest.whole(reply, "rc")
+            return f"rc {code}: {rest.text(reply, 'rctext', '')[:200]}" if code else ""
 
         body = json.dumps({"type": "wsp", "wsp": wsp.write(rows)}).encode()
         headers = {"Content-Type": "application/json"}
-        words = await self._session.send(
+        text = await self._session.send(
             "POST", "/waveshaper/loadprofile", parse, body=body, headers=headers, timeout_s=self._write_s
         )
-        return words and f'refused "loadprofile": {words}'
+        return text and f'refused "loadprofile": {text}'
 
 
 def _db(route: SpectralRoute) -> Decimal:
@@ -158,11 +158,11 @@ def _db(route: SpectralRoute) -> Decimal:
 
 def _cut(slices: int, routes: Sequence[SpectralRoute]) -> list[set[SpectralRoute]]:
     """Cut a change into at most `slices` parts of neighbouring spectrum; routes that overlap stay in one."""
-    groups: list[tuple[Slot, set[SpectralRoute]]] = []
+    groups: list[tuple[FrequencySlot, set[SpectralRoute]]] = []
     for route in sorted(routes, key=lambda r: r.slot):
         if groups and groups[-1][0].overlaps(route.slot):
             slot, part = groups.pop()
-            groups.append((Slot(slot.low_mhz, max(slot.high_mhz, route.slot.high_mhz)), part | {route}))
+            groups.append((FrequencySlot(slot.low_mhz, max(slot.high_mhz, route.slot.high_mhz)), part | {route}))
         else:
             groups.append((route.slot, {route}))
     size = -(-len(groups) // slices)
@@ -171,17 +171,19 @@ def _cut(slices: int, routes: Sequence[SpectralRoute]) -> list[set[SpectralRoute
 
 def _parse_info(answer: Answer) -> _Info:
     if answer.status != 200:
-        raise Garbled(rest.restconf_words(answer.status, answer.body))
-    said = rest.mapping(rest.parse_json(answer.body), "the answer")
-    ports = rest.whole(said, "portcount")
-    first, last = (_edge(said, key) for key in ("startfreq", "stopfreq"))
+        raise Garbled(rest.restconf_message(answer.status, answer.body))
+    reported = rest.mapping(rest.parse_json(answer.body), "the answer")
+    ports = rest.whole(reported, "portcount")
+    first, last = (_edge(reported, key) for key in ("startfreq", "stopfreq"))
     if not 1 <= ports <= wsp.LARGEST_PORT or not 0 < first < last <= first + wsp.MOST_ROWS * wsp.STEP_MHZ:
         raise Garbled(f"{ports} ports from {first} to {last} MHz")
     egress = tuple(str(n) for n in range(1, ports + 1))
-    identity = Identity("Finisar", rest.text(said, "model"), rest.text(said, "sno"), rest.text(said, "ver"), (COMMON,), egress)
+    identity = Identity(
+        "Finisar", rest.text(reported, "model"), rest.text(reported, "sno"), rest.text(reported, "ver"), (COMMON,), egress
+    )
     return _Info(identity, first, last, ports)
 
 
-def _edge(said: Mapping[str, Json], key: str) -> int:
+def _edge(reply: Mapping[str, Json], key: str) -> int:
     """An edge of the range on the grid of 1 GHz; some devices say more digits than the grid has."""
-    return round(rest.number(said, key) * 1000) * wsp.STEP_MHZ
+    return round(rest.number(reply, key) * 1000) * wsp.STEP_MHZ

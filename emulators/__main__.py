@@ -18,14 +18,14 @@ from emulators.devices.dialects.base import AnyDialect
 from emulators.devices.transports.pty import Line
 from emulators.fabric.build import Fabric
 from emulators.fabric.containment import contain, remove
-from emulators.fabric.doors import listen
 from emulators.fabric.hosts import CannotBuild
 from emulators.fabric.linux import die_with_parent, leave, own_namespace
 from emulators.fabric.needs import missing
+from emulators.fabric.sockets import listen
 from emulators.fabric.sshd import ensure_device_keys, ensure_keys
 from emulators.inventory.config import DeviceConfig, LabConfig, read_config
 from emulators.inventory.files import BadInventory
-from emulators.lab.running import Doors, build_devices, logins
+from emulators.lab.running import Listeners, build_devices, logins
 from emulators.lab.serve import serve, take_priority
 
 EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY, EXIT_PORT = 2, 3, 4, 5
@@ -62,12 +62,12 @@ def main(arguments: list[str] | None = None) -> int:
         config = read_config(options.inventory)
         dialects = build_devices(config)
         with_hosts = config.with_hosts and not options.devices_only
-        lacks = missing() if with_hosts else []
+        absent = missing() if with_hosts else []
         if options.check:
-            print("\n".join(lacks) if lacks else "this machine can run the emulated lab")
-            return EXIT_MISSING if lacks else 0
-        if lacks:
-            raise CannotStart("; ".join(lacks) + " (devices alone need none of this: --devices-only)", EXIT_MISSING)
+            print("\n".join(absent) if absent else "this machine can run the emulated lab")
+            return EXIT_MISSING if absent else 0
+        if absent:
+            raise CannotStart("; ".join(absent) + " (devices alone need none of this: --devices-only)", EXIT_MISSING)
         return _start(config, dialects, with_hosts, options.foreground, options.ready_fd, options.with_parent)
     except BadInventory as problem:
         print(f"error: {problem}", file=sys.stderr)
@@ -124,22 +124,22 @@ def _start(
 
     if foreground:
         return live(lambda: report_ready(ready_fd) if ready_fd is not None else None)
-    here, there = os.pipe()
+    here, existing = os.pipe()
     if os.fork() == 0:
 
         def stay() -> int:
             os.close(here)
             os.setsid()
             _log_to(config.state / "lab.log")
-            return live(lambda: report_ready(there))
+            return live(lambda: report_ready(existing))
 
         leave(stay)
-    os.close(there)
+    os.close(existing)
     _wait(here, config)
     if ready_fd is not None:
         report_ready(ready_fd)
-    doors = f"{len(hosts)} hosts, {len(devices)} devices" if with_hosts else f"{len(devices)} devices, no hosts"
-    print(f"lab ready in {time.monotonic() - began:.2f} s: {doors}; state in {config.state}")
+    listeners = f"{len(hosts)} hosts, {len(devices)} devices" if with_hosts else f"{len(devices)} devices, no hosts"
+    print(f"lab ready in {time.monotonic() - began:.2f} s: {listeners}; state in {config.state}")
     return 0
 
 
@@ -158,12 +158,12 @@ def _live(
     access = logins(config, ensure_device_keys(config.state, secrets)) if secrets else {}
     if not hosts:
         try:
-            serve(config, dialects, Doors(devices, {}, control, None, os.getpid(), access), None, ready)
+            serve(config, dialects, Listeners(devices, {}, control, None, os.getpid(), access), None, ready)
         finally:
             remove((folder, traces))
         return 0
     keys = ensure_keys(config.state, {name: host.ssh_port for name, host in config.hosts.items()})
-    doors = Doors(devices, hosts, control, own_namespace("net"), os.getpid(), access)
+    listeners = Listeners(devices, hosts, control, own_namespace("net"), os.getpid(), access)
     machine_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def root(forked: Callable[[], None]) -> int:
@@ -174,7 +174,7 @@ def _live(
             return EXIT_MISSING
         forked()
         take_priority()
-        serve(config, dialects, doors, fabric, ready)
+        serve(config, dialects, listeners, fabric, ready)
         return 0
 
     def surrender() -> None:
@@ -250,9 +250,9 @@ def _wait(pipe: int, config: LabConfig) -> None:
         return
     log = config.state / "lab.log"
     last = [line for line in log.read_text(errors="replace").splitlines() if line][-3:]
-    words = f"{log} ends with:\n  " + "\n  ".join(last)
-    (config.state / FAILED).write_text(words + "\n")
-    raise CannotStart(f"the lab did not start; {words}", EXIT_MISSING)
+    text = f"{log} ends with:\n  " + "\n  ".join(last)
+    (config.state / FAILED).write_text(text + "\n")
+    raise CannotStart(f"the lab did not start; {text}", EXIT_MISSING)
 
 
 if __name__ == "__main__":

@@ -27,22 +27,22 @@ class Failed(Exception):
     """A command of the demo failed; its own output states why."""
 
 
-def run(*words: str) -> None:
+def run(*parts: str) -> None:
     """Show a command, run it on this terminal. Raises: Failed."""
-    print(f"\n$ testbed {' '.join(words)}", flush=True)
-    if subprocess.run([TESTBED, *words], cwd=ROOT, check=False).returncode:
-        raise Failed(" ".join(words))
+    print(f"\n$ testbed {' '.join(parts)}", flush=True)
+    if subprocess.run([TESTBED, *parts], cwd=ROOT, check=False).returncode:
+        raise Failed(" ".join(parts))
 
 
-def ask(*words: str) -> dict[str, Any]:
+def ask(*parts: str) -> dict[str, Any]:
     """Run a command for its data. Raises: Failed."""
-    done = subprocess.run([TESTBED, *words, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run([TESTBED, *parts, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
     try:
         envelope = json.loads(done.stdout)
     except ValueError:
-        raise Failed(f"{' '.join(words)}: {done.stderr.strip()}") from None
+        raise Failed(f"{' '.join(parts)}: {done.stderr.strip()}") from None
     if not envelope["ok"]:
-        raise Failed(f"{' '.join(words)}: {envelope['message']}")
+        raise Failed(f"{' '.join(parts)}: {envelope['message']}")
     return dict(envelope["data"])
 
 

@@ -97,8 +97,8 @@ class Campaign:
         try:
             import pandas
         except ImportError as error:
-            words = "a DataFrame needs pandas: pip install 'optical-testbed[analysis]'; without it, use results()"
-            raise ImportError(words, name="pandas") from error
+            text = "a DataFrame needs pandas: pip install 'optical-testbed[analysis]'; without it, use results()"
+            raise ImportError(text, name="pandas") from error
         return pandas.DataFrame([{**each["labels"], "state": each["state"], **each["values"]} for each in self.results()])
 
 

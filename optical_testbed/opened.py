@@ -64,7 +64,7 @@ class Opened:
         return self
 
     async def work(
-        self, name: str, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *words: P.args, **options: P.kwargs
+        self, name: str, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *argv: P.args, **options: P.kwargs
     ) -> T:
         """Run a verb of the engine as the command line does. name: in messages, and for the usual times."""
         from optical_testbed.events import Events
@@ -76,7 +76,7 @@ class Opened:
             Store(settings.store_path, shared=settings.store is not None) as store,
             invoked(Events(), store, settings) as command,
         ):
-            return await bounded(verb(command, *words, **options), name, settings.timeout_s + GRACE_S)
+            return await bounded(verb(command, *argv, **options), name, settings.timeout_s + GRACE_S)
 
     async def start(self) -> None:
         """Start the emulated lab, if the inventory is one and it does not run."""
@@ -148,10 +148,10 @@ def private(
         raise BadFile([f"{home}: exists and is not an empty directory"], hint="choose another folder; nothing was written")
     lab = PrivateLab(home, kept=folder is not None)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    words = ["--hosts", str(hosts), "--ports", str(ports), "--free-ports", *(["--driver", driver] if driver else [])]
+    tokens = ["--hosts", str(hosts), "--ports", str(ports), "--free-ports", *(["--driver", driver] if driver else [])]
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", "-m", "emulators.generate", *words, "--out", lab.inventory, "--state", home / "lab"],
+            [sys.executable, "-P", "-m", "emulators.generate", *tokens, "--out", lab.inventory, "--state", home / "lab"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

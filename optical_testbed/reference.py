@@ -42,9 +42,9 @@ def members(kind: type) -> Iterator[tuple[str, str, str]]:
             yield name, shown, inspect.getdoc(function) or ""
 
 
-def filled(words: str) -> str:
+def filled(text: str) -> str:
     """The paragraphs of a docstring, in lines of at most 120 characters."""
-    return "\n\n".join(fill(" ".join(each.split()), 120, break_on_hyphens=False) for each in words.split("\n\n"))
+    return "\n\n".join(fill(" ".join(each.split()), 120, break_on_hyphens=False) for each in text.split("\n\n"))
 
 
 def sections() -> str:
@@ -53,9 +53,9 @@ def sections() -> str:
     for kind in (Lab, Job, Designed, Rows, Event, Campaign):
         about = (inspect.getdoc(kind) or "").partition("\n>>> ")[0].strip()
         lines += [f"## {kind.__name__}", "", filled(about), ""]
-        for name, shown, words in members(kind):
+        for name, shown, text in members(kind):
             lines += [f"### {kind.__name__}.{name}", "", *(["```text", f"{name}{shown}", "```", ""] if shown else [])]
-            lines += [filled(words), ""] if words else []
+            lines += [filled(text), ""] if text else []
     return "\n".join(lines)
 
 

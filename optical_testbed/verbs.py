@@ -147,11 +147,11 @@ async def down(lab: Opened) -> DownReport:
     """
     from orchestrator.services.guard.process import GUARD
     from orchestrator.session import load_lab
-    from orchestrator.store.keys import slice_of
+    from orchestrator.store.keys import tenancy_of
     from orchestrator.verbs import change as verbs
 
     if (lab.settings.data_dir / "guard").is_dir():
-        GUARD.stop(lab.settings, slice_of(load_lab(lab.settings.inventory), lab.settings))
+        GUARD.stop(lab.settings, tenancy_of(load_lab(lab.settings.inventory), lab.settings))
     return _restored(await lab.work("down", verbs.down))
 
 
@@ -204,16 +204,18 @@ async def status(lab: Opened) -> StatusReport:
 
 
 async def verify(
-    lab: Opened, *, rungs: Iterable[str] = (), qualify: bool = False, collective: bool = False, beside_job: bool = False
+    lab: Opened, *, levels: Iterable[str] = (), qualify: bool = False, collective: bool = False, next_to_job: bool = False
 ) -> VerifyReport:
     """Check the lab against the plan that is up; the report's `ok` is the answer.
 
-    rungs: only these; none: those that the plan asks for. qualify: load every link. collective: run a short all-reduce.
-    beside_job: both also while a job runs, which they slow down. Raises: Missing - no plan is up, or there is no such rung.
+    levels: only these; none: those that the plan asks for. qualify: load every link. collective: run a short all-reduce.
+    next_to_job: both also while a job runs, which they slow down. Raises: Missing - no plan is up, or there is no such rung.
     """
     from orchestrator.verbs import change as verbs
 
-    return await lab.work("verify", verbs.verify, rungs=tuple(rungs), qualify=qualify, collective=collective, beside_job=beside_job)
+    return await lab.work(
+        "verify", verbs.verify, levels=tuple(levels), qualify=qualify, collective=collective, next_to_job=next_to_job
+    )
 
 
 async def devices(lab: Opened) -> DevicesReport:

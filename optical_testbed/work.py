@@ -113,9 +113,9 @@ async def awaited(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) ->
     shown = _Shown(opened.progress)
     end: asyncio.Future[None] = loop.create_future()
 
-    def later(what: Callable[..., object], *words: object) -> None:
+    def later(what: Callable[..., object], *argv: object) -> None:
         with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(what, *words)
+            loop.call_soon_threadsafe(what, *argv)
 
     running = Running(lambda: _begun(opened, work), lambda event: later(shown, event), lambda: later(end.set_result, None))
     try:
@@ -156,9 +156,9 @@ def blocking(verb: Callable[Concatenate[Opened, P], Coroutine[Any, Any, T]]) -> 
     """A verb as a method that waits for its result."""
 
     @wraps(verb)
-    def method(self: Handle, /, *words: P.args, **options: P.kwargs) -> T:
+    def method(self: Handle, /, *argv: P.args, **options: P.kwargs) -> T:
         opened = self._opened.usable()
-        return finished(opened, lambda: verb(opened, *words, **options))
+        return finished(opened, lambda: verb(opened, *argv, **options))
 
     return method
 
@@ -169,8 +169,8 @@ def awaiting(
     """A verb as a method that is awaited."""
 
     @wraps(verb)
-    async def method(self: Handle, /, *words: P.args, **options: P.kwargs) -> T:
+    async def method(self: Handle, /, *argv: P.args, **options: P.kwargs) -> T:
         opened = self._opened.usable()
-        return await awaited(opened, lambda: verb(opened, *words, **options))
+        return await awaited(opened, lambda: verb(opened, *argv, **options))
 
     return method

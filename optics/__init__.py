@@ -20,8 +20,8 @@ from optics.errors import (
     Unreachable,
     Usage,
 )
-from optics.spectrum import Slot
-from optics.words import (
+from optics.spectrum import FrequencySlot
+from optics.values import (
     Change,
     Circuit,
     CrossConnect,
@@ -56,6 +56,7 @@ __all__ = [
     "Dbm",
     "DeviceConfig",
     "DeviceName",
+    "FrequencySlot",
     "Garbled",
     "HandsNeeded",
     "HostName",
@@ -76,7 +77,6 @@ __all__ = [
     "Refused",
     "RolledBack",
     "Setting",
-    "Slot",
     "SpectralRoute",
     "StoreFailed",
     "TestbedError",

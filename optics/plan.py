@@ -219,9 +219,9 @@ class TransitionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Avoid:
-    """Parts that the plan must not use: host ports, trunks; `words` as given."""
+    """Parts that the plan must not use: host ports, trunks; `message` as given."""
 
-    words: tuple[str, ...] = ()
+    message: tuple[str, ...] = ()
     ports: frozenset[HostPort] = frozenset()
     trunks: frozenset[str] = frozenset()
 

@@ -9,7 +9,8 @@ from typing import TypeAlias
 from optics import HostName
 
 RankName: TypeAlias = str
-"""A host, or a host and the number of the rank there (LOCAL_RANK). Of hosts, only the name of a slice has a slash: `gpu01/a`."""
+"""A host, or a host and the number of the rank there (LOCAL_RANK). Of hosts, only the name of a partition has a slash: `gpu01/a`.
+"""
 
 LOST_PEER = 75
 """Exit code of a rank that lost a peer (EX_TEMPFAIL of sysexits.h; `workloads/programs/program.py` has its own): it is a victim."""

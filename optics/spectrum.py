@@ -10,7 +10,7 @@ WIDTH_STEP_MHZ = 12_500  # a slot is m steps wide
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Slot:
+class FrequencySlot:
     """The light from `low_mhz` up to, not including, `high_mhz` (integer MHz, as OpenConfig's wavelength-router counts).
 
     A slot of the flexible grid is centred at 193.1 THz + n x 6.25 GHz and m x 12.5 GHz wide (ITU-T G.694.1); a device may hold
@@ -29,7 +29,7 @@ class Slot:
             raise ValueError(f"a slot runs from a lower to a higher frequency in whole MHz, not {self.low_mhz} to {self.high_mhz}")
 
     @classmethod
-    def flexgrid(cls, n: int, m: int) -> Slot:
+    def flexgrid(cls, n: int, m: int) -> FrequencySlot:
         """The slot with central frequency index `n` and width index `m` (m >= 1)."""
         centre_mhz, half_mhz = ANCHOR_MHZ + n * STEP_MHZ, m * WIDTH_STEP_MHZ // 2
         return cls(centre_mhz - half_mhz, centre_mhz + half_mhz)
@@ -45,11 +45,11 @@ class Slot:
     def width_mhz(self) -> int:
         return self.high_mhz - self.low_mhz
 
-    def overlaps(self, other: Slot) -> bool:
+    def overlaps(self, other: FrequencySlot) -> bool:
         """Whether the two share any light; slots that touch do not."""
         return self.low_mhz < other.high_mhz and other.low_mhz < self.high_mhz
 
-    def holds(self, other: Slot) -> bool:
+    def holds(self, other: FrequencySlot) -> bool:
         """Whether all of `other` lies inside."""
         return self.low_mhz <= other.low_mhz and other.high_mhz <= self.high_mhz
 

@@ -40,7 +40,7 @@ class Limit:
         when = self._timer.when()
         return 0.0 if when is None else max(when - asyncio.get_running_loop().time(), 0.0)
 
-    def words(self) -> str:
+    def text(self) -> str:
         return f"{self._verb}: not finished after {self.timeout_s:g} s"
 
     def grant(self, seconds: float) -> None:

@@ -145,7 +145,7 @@ def cables(status: Mapping[str, Any]) -> dict[str, str]:
 
 def running() -> list[tuple[int, Path]]:
     """The emulated labs of all users that run on this machine: the first process of each, and its inventory."""
-    found = {pid: (parent, at) for pid, parent, words in processes() if (at := inventory_of(words)) is not None}
+    found = {pid: (parent, at) for pid, parent, text in processes() if (at := inventory_of(text)) is not None}
     return sorted((pid, at) for pid, (parent, at) in found.items() if parent not in found)
 
 
@@ -154,19 +154,19 @@ def processes() -> Iterator[tuple[int, int, list[str]]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                tokens = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
                 stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue
-            yield int(entry.name), int(stat[stat.rfind(")") + 2 :].split()[1]), words  # proc(5): the name may hold anything
+            yield int(entry.name), int(stat[stat.rfind(")") + 2 :].split()[1]), tokens  # proc(5): the name may hold anything
 
 
-def inventory_of(words: Sequence[str]) -> Path | None:
+def inventory_of(tokens: Sequence[str]) -> Path | None:
     """The inventory of an emulated lab's process, by its command line; None: another program's process."""
-    at = next((i for i, word in enumerate(words[:6]) if word == "-m"), None)
-    if at is None or words[at + 1 : at + 2] != ["emulators"]:
+    at = next((i for i, word in enumerate(tokens[:6]) if word == "-m"), None)
+    if at is None or tokens[at + 1 : at + 2] != ["emulators"]:
         return None
-    folder = next((word for word in words[at + 2 :] if not word.startswith("-")), "")
+    folder = next((word for word in tokens[at + 2 :] if not word.startswith("-")), "")
     return Path(folder) if folder.startswith("/") else None
 
 
@@ -236,16 +236,16 @@ def start_emulated_lab(inventory: Path, timeout_s: float = START_S) -> Started:
         raise
     if ended.returncode == 0:
         return Started(folder, _pid(inventory), time.monotonic() - began, False)
-    words = ended.stderr.strip().removeprefix("error: ") or f"ended with {ended.returncode}\n{_tail(folder / 'lab.log')}"
+    text = ended.stderr.strip().removeprefix("error: ") or f"ended with {ended.returncode}\n{_tail(folder / 'lab.log')}"
     if ended.returncode == 2:
-        raise Missing(f"emulated lab: {words}", hint="testbed doctor says what this machine lacks and what still works")
+        raise Missing(f"emulated lab: {text}", hint="testbed doctor says what this machine lacks and what still works")
     if ended.returncode == 3:
-        raise BadFile(words.splitlines())
+        raise BadFile(text.splitlines())
     if ended.returncode == 4:
-        raise Locked(f"emulated lab: {words}", hint="testbed lab stop")
+        raise Locked(f"emulated lab: {text}", hint="testbed lab stop")
     if ended.returncode == 5:
-        raise PortTaken(f"emulated lab: {words}", hint="testbed lab start --free-ports")
-    raise TestbedError(f"emulated lab: {words}", hint=f"see {folder / 'lab.log'}")
+        raise PortTaken(f"emulated lab: {text}", hint="testbed lab start --free-ports")
+    raise TestbedError(f"emulated lab: {text}", hint=f"see {folder / 'lab.log'}")
 
 
 def stop_emulated_lab(inventory: Path, timeout_s: float = STOP_S) -> bool:
@@ -263,7 +263,7 @@ def stop_emulated_lab(inventory: Path, timeout_s: float = STOP_S) -> bool:
             return False
     except TestbedError:
         pass  # it hangs, or refuses: the signal below ends it
-    if not lab.gone(timeout_s) and not lab.end(5.0, signal.SIGKILL):
+    if not lab.ended(timeout_s) and not lab.end(5.0, signal.SIGKILL):
         raise TestbedError(f"emulated lab: process {pid} does not end", hint=f"see {folder / 'lab.log'}")
     return True
 

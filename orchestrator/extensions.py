@@ -35,8 +35,8 @@ services of an arm begin and end in this order, too."""
 @cache
 def by_name(module: str, part: str) -> Mapping[str, Any]:
     """This part of every extension that has such a module, by the extension's name, in order."""
-    there = [name for name in NAMES if find_spec(f"extensions.{name}.{module}") is not None]
-    return {name: getattr(module_of(name, module), part) for name in there}
+    existing = [name for name in NAMES if find_spec(f"extensions.{name}.{module}") is not None]
+    return {name: getattr(module_of(name, module), part) for name in existing}
 
 
 def extension_parts(module: str, part: str) -> tuple[Any, ...]:
@@ -68,6 +68,6 @@ def job_of(data: Mapping[str, Any]) -> Job:
 
     job, known = Job.of(data), {each.key: each for each in extension_parts("plan", "PLANNED")}
     if strange := sorted(job.attached.keys() - known.keys()):
-        words = f"the store has a job with {', '.join(strange)}, which no extension of this version knows"
-        raise StoreFailed(words, hint="testbed doctor")
+        text = f"the store has a job with {', '.join(strange)}, which no extension of this version knows"
+        raise StoreFailed(text, hint="testbed doctor")
     return replace(job, attached={key: known[key].of(value) for key, value in job.attached.items()})

@@ -22,27 +22,27 @@ LOWLY = 10
 """Niceness of background work: a tenth of the share of an ordinary process (sched(7)), and never starved, as 19 would be."""
 
 
-def spawn(settings: Settings, words: Sequence[str], said: Path, *, lowly: bool = False) -> subprocess.Popen[bytes]:
-    """Start `testbed WORDS` on the same lab and store, in a session of its own; its stderr goes to the file `said`.
+def spawn(settings: Settings, argv: Sequence[str], message: Path, *, lowly: bool = False) -> subprocess.Popen[bytes]:
+    """Start `testbed WORDS` on the same lab and store, in a session of its own; its stderr goes to the file `message`.
 
     lowly: at a low priority from its first instruction on. The caller waits for it, or leaves it running: `Daemon.detach`.
     """
-    said.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # -P: -m would search modules in the current directory first, which may belong to another user.
-    command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words, "--no-color"]
+    command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *argv, "--no-color"]
     command += ["--inventory", str(settings.inventory), "--as", settings.owner or settings.user]
     if lowly and (nice := shutil.which("nice")) is not None:
         command = [nice, "-n", str(LOWLY), *command]
     places = {"DATA_DIR": settings.data_dir, "STATE_DIR": settings.state_dir, "LOCK_DIR": settings.lock_dir}
     places |= {} if settings.store is None else {"STORE": settings.store}
     environment = optical_testbed_home.environment() | {f"TESTBED_{name}": str(value) for name, value in places.items()}
-    words_fd = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    argv_fd = os.open(message, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words_fd, start_new_session=True, env=environment
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=argv_fd, start_new_session=True, env=environment
         )
     finally:
-        os.close(words_fd)
+        os.close(argv_fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Daemon:
         with suppress(ProcessLookupError):
             if self.alive:
                 os.kill(self.pid, sent)
-        return self.gone(timeout_s)
+        return self.ended(timeout_s)
 
-    def gone(self, timeout_s: float) -> bool:
+    def ended(self, timeout_s: float) -> bool:
         """Wait until it has ended; whether it did within `timeout_s`."""
         give_up = time.monotonic() + timeout_s
         while self.alive:
@@ -166,11 +166,11 @@ def lock_holder(fd: int) -> Daemon | None:
         return None
     own = os.fstat(fd)
     for line in lines:  # proc_locks(5): `1: FLOCK ADVISORY WRITE 4711 fe:00:2173260 0 EOF`; some file systems show another device
-        words = line.split()
-        if words[1:4] == ["FLOCK", "ADVISORY", "WRITE"] and words[5].rpartition(":")[2] == str(own.st_ino):
+        tokens = line.split()
+        if tokens[1:4] == ["FLOCK", "ADVISORY", "WRITE"] and tokens[5].rpartition(":")[2] == str(own.st_ino):
             with suppress(OSError):
-                if any(os.path.samestat(path.stat(), own) for path in Path(f"/proc/{words[4]}/fd").iterdir()):
-                    return Daemon.of(int(words[4]))
+                if any(os.path.samestat(path.stat(), own) for path in Path(f"/proc/{tokens[4]}/fd").iterdir()):
+                    return Daemon.of(int(tokens[4]))
     return None
 
 

@@ -23,7 +23,7 @@ from orchestrator.files.reading import attentive, text_of
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.hosts.launch import check_launch
 from orchestrator.hosts.program import with_files
-from orchestrator.inventory.device_ports import lacks, misplaced
+from orchestrator.inventory.device_ports import misplaced, unsupported
 from orchestrator.inventory.folders import FILES, PROGRAMS, absent
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
@@ -115,13 +115,13 @@ class Observation:
         """Return self if all answered. Raises: Unreachable - with the error of each that did not."""
         if not self.errors:
             return self
-        words = "\n".join(str(e) for e in self.errors.values())
+        text = "\n".join(str(e) for e in self.errors.values())
         first = next(iter(self.errors.values()))
         kinds = {type(e) for e in self.errors.values()}
         hint = first.hint or "see what is wrong with: testbed doctor"
         if len(kinds) == 1:
-            raise type(first)(words, hint=hint)
-        raise Unreachable(words, hint=hint)
+            raise type(first)(text, hint=hint)
+        raise Unreachable(text, hint=hint)
 
     def needing(self, names: Collection[str], spares: Collection[str] = ()) -> list[str]:
         """Devices and hosts that do not answer and are not needed, in words. Raises: as `complete`, of those in `names`."""
@@ -198,24 +198,24 @@ async def check_ports(session: Session, made: Held) -> None:
 
     A device that does not say what ports it has is taken to have them. Raises: BadFile - with the places in fibres.yml.
     """
-    told: dict[DeviceName, Identity] = {}
+    reply: dict[DeviceName, Identity] = {}
 
     async def ask(name: DeviceName) -> None:
         with suppress(TestbedError):
-            told[name] = await session.devices[name].identify()
+            reply[name] = await session.devices[name].identify()
 
     await asyncio.gather(*(ask(name) for name, held in made.items() if held))
     sides = {(s.ingress, True) for held in made.values() for s in held} | {
         (s.egress, False) for held in made.values() for s in held
     }
-    wrong = {p: w for p, enters in sides if (who := told.get(p.device)) and (w := lacks(who, p.label, enters=enters))}
+    wrong = {p: w for p, enters in sides if (who := reply.get(p.device)) and (w := unsupported(who, p.label, enters=enters))}
     if not wrong:
         return
     file = session.inventory / FILES[2]
     text = _text(file)
-    lines = [] if isinstance(text, OSError) else misplaced(text, str(file), told, wrong)
+    lines = [] if isinstance(text, OSError) else misplaced(text, str(file), reply, wrong)
     hint = f"correct {FILES[2]}, or the device's address in {FILES[1]}; nothing was changed"
-    raise BadFile(lines or [f"{port.device} {words}" for port, words in sorted(wrong.items())], hint=hint)
+    raise BadFile(lines or [f"{port.device} {text}" for port, text in sorted(wrong.items())], hint=hint)
 
 
 def open_driver(lab: Lab, name: DeviceName) -> CircuitSwitch:

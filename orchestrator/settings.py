@@ -258,32 +258,32 @@ def variable(key: str) -> str:
 
 def _influx(values: Mapping[str, str], origins: Mapping[str, str], problems: list[str]) -> InfluxSettings:
     found = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith("telemetry.influx.")}
-    said = {name: _named(origins[f"telemetry.influx.{name}"], f"telemetry.influx.{name}") for name in found}
+    reply = {name: _named(origins[f"telemetry.influx.{name}"], f"telemetry.influx.{name}") for name in found}
     default = InfluxSettings()
     url = found.get("url", default.url)
     if not re.fullmatch(r"none|auto|https?://[^\s@?#]+", url):
         secret = "@" in url or "?" in url  # do not repeat what may be a password
-        words = "no password or query belongs in it; the token is taken from TESTBED_INFLUX_TOKEN" if secret else f"found {url!r}"
-        problems.append(f"{said['url']}: wanted none, auto or http://HOST:PORT; {words}")
+        text = "no password or query belongs in it; the token is taken from TESTBED_INFLUX_TOKEN" if secret else f"found {url!r}"
+        problems.append(f"{reply['url']}: wanted none, auto or http://HOST:PORT; {text}")
     api = found.get("api", default.api)
     if api not in ("auto", "v1", "v2"):
-        problems.append(f"{said['api']}: wanted auto, v1 or v2, found {api!r}")
+        problems.append(f"{reply['api']}: wanted auto, v1 or v2, found {api!r}")
     switches = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
     packed = found.get("gzip", "no").lower()
     if packed not in switches:
-        problems.append(f"{said['gzip']}: wanted yes or no, found {packed!r}")
+        problems.append(f"{reply['gzip']}: wanted yes or no, found {packed!r}")
     db = found.get("db", default.db)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", db):
-        problems.append(f"{said['db']}: {db!r} is no name of letters, digits, - _ .")
+        problems.append(f"{reply['db']}: {db!r} is no name of letters, digits, - _ .")
     retention = 0.0
     if "retention" in found:
         try:
             retention = duration(found["retention"])
         except ValueError as error:
-            problems.append(f"{said['retention']}: {error}")
+            problems.append(f"{reply['retention']}: {error}")
         else:
             if retention < 3600:  # InfluxDB 1.x: "retention policy duration must be at least 1h0m0s"
-                problems.append(f"{said['retention']}: InfluxDB keeps points for 1h at least")
+                problems.append(f"{reply['retention']}: InfluxDB keeps points for 1h at least")
     return InfluxSettings(url.rstrip("/"), db, found.get("org", default.org), api, switches.get(packed, False), retention)
 
 

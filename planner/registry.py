@@ -94,7 +94,7 @@ class Plugin:
         """Raises: BadPlugin - names the object and its distribution."""
         raise BadPlugin(f"{self}: {what}", hint=f"report it to the authors of {self.distribution}") from error
 
-    def called(self, *words: Any) -> Any:
+    def called(self, *parts: Any) -> Any:
         """What the object returns. Raises: BadPlugin - it cannot be imported, or it fails. Infeasible - in its own words."""
         if self.problem:
             self.fail(self.problem)
@@ -105,7 +105,7 @@ class Plugin:
         if not callable(found):
             self.fail(f"is {type(found).__name__}, which cannot be called")
         try:
-            return found(*words)
+            return found(*parts)
         except optics.Infeasible:
             raise
         except (Exception, SystemExit) as error:
@@ -136,8 +136,8 @@ def plugin(group: str, name: str) -> Plugin | None:
     found = {one.name: one for one in plugins(group)}
     if name not in found:
         what, known = ("method" if group == TOPOLOGIES else "schedule"), [*own, *found]
-        words = f"{what}: there is no {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
-        raise BadFile([words], hint="testbed design methods lists them")
+        text = f"{what}: there is no {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+        raise BadFile([text], hint="testbed design methods lists them")
     return found[name]
 
 
@@ -187,8 +187,8 @@ def _topologies(plugin: Plugin, answer: object, lab: Lab) -> list[Found]:
 
 def _topology(plugin: Plugin, found: Found, lab: Lab) -> Found:
     """The same with plain values, so that nothing behind them can differ later."""
-    words = (found.name, *found.why)
-    if len(words) > MOST_WHY + 1 or not all(isinstance(w, str) and len(w) <= MOST_WORDS and w.isprintable() for w in words):
+    tokens = (found.name, *found.why)
+    if len(tokens) > MOST_WHY + 1 or not all(isinstance(w, str) and len(w) <= MOST_WORDS and w.isprintable() for w in tokens):
         plugin.fail(f"name and reasons must be printable lines: at most {MOST_WHY} of {MOST_WORDS} characters")
     if found.segments:
         plugin.fail("returned packet switches; a generator can only return links")

@@ -11,14 +11,14 @@ import threading
 import warnings
 from pathlib import Path
 
-pipe, *words = sys.argv[1:]
-said = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer, who may have died
-os.set_blocking(said, True)
+pipe, *message = sys.argv[1:]
+reported = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer, who may have died
+os.set_blocking(reported, True)
 files: list[str] = []
 
 
 def listen() -> None:
-    with os.fdopen(said, encoding="utf-8") as lines:
+    with os.fdopen(reported, encoding="utf-8") as lines:
         file = lines.readline().strip()
     if not file:
         os._exit(0)  # whatever is being imported
@@ -42,4 +42,4 @@ for loader in (connection_loader, shell_loader, become_loader):
     list(loader.all(class_only=True))
 
 listening.join()
-main(["ansible-playbook", *words, *json.loads(Path(files[0]).read_text(encoding="utf-8"))])
+main(["ansible-playbook", *message, *json.loads(Path(files[0]).read_text(encoding="utf-8"))])

@@ -20,7 +20,7 @@ WHOLE = ("backend", "conformance", "dashboards", "telemetry")
 
 TERMINAL = {"TERM": "xterm", "LANG": "C.UTF-8"}
 """What programs under test are told of a terminal; those tests that need another say so."""
-_SAID_OF_OUTPUT = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "LC_ALL", "PYTHONIOENCODING", "CI")
+_SHOWN_OF_OUTPUT = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "LC_ALL", "PYTHONIOENCODING", "CI")
 
 
 def pytest_configure() -> None:
@@ -28,7 +28,7 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
-    for name in _SAID_OF_OUTPUT:
+    for name in _SHOWN_OF_OUTPUT:
         os.environ.pop(name, None)
     os.environ.update(TERMINAL)
 

@@ -38,15 +38,15 @@ def validator(name: str) -> Any:
 
 def verb_of(argv: Sequence[str]) -> str:
     """The name in the schema of the verb of a command line; empty: it has none."""
-    words: list[str] = []
+    arguments: list[str] = []
     left = iter(argv)
     for word in left:
         if word in TAKE_A_VALUE:
             next(left, None)
         elif not word.startswith("-"):
-            words.append(word)
+            arguments.append(word)
     known = published()["$defs"]
-    named = ("-".join([*words[:end], *more]) for end in (3, 2, 1) for more in ((), ("list",)) if len(words) >= end)
+    named = ("-".join([*arguments[:end], *more]) for end in (3, 2, 1) for more in ((), ("list",)) if len(arguments) >= end)
     return "version" if "--version" in argv else next((name for name in named if name in known), "")
 
 

@@ -1,1 +1,1 @@
-"""The host itself: its links, addresses and sysctls, and the slices it is cut into."""
+"""The host itself: its links, addresses and sysctls, and the partitions it is cut into."""

@@ -93,8 +93,8 @@ class Rtnl:
                     answered = sequence == self.sequence
                     code = -struct.unpack_from("=i", data)[0]
                     if code:
-                        words = attrs(data, 20).get(1, b"").rstrip(b"\0").decode("ascii", "replace")
-                        failed[start + sequence - first] = (code, words)
+                        text = attrs(data, 20).get(1, b"").rstrip(b"\0").decode("ascii", "replace")
+                        failed[start + sequence - first] = (code, text)
         return failed
 
     def dump(self, kind: int, body: bytes, absent: int = errno.ENOENT) -> list[bytes]:
@@ -237,6 +237,6 @@ def must(failed: dict[int, tuple[int, str]], names: Callable[[int], str]) -> Non
     """Raise with the kernel's own words for the first of `failed`, naming what it was."""
     if failed:
         i = min(failed)
-        code, words = failed[i]
+        code, text = failed[i]
         more = " (and %s more)" % (len(failed) - 1) if len(failed) > 1 else ""
-        raise Failure("failed", "{}: {}{}{}".format(names(i), os.strerror(code), ": " + words if words else "", more))
+        raise Failure("failed", "{}: {}{}{}".format(names(i), os.strerror(code), ": " + text if text else "", more))

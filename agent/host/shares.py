@@ -1,4 +1,4 @@
-"""What a host provides for its slices: an agent for each, shares of the ports, processors."""
+"""What a host provides for its partitions: an agent for each, shares of the ports, processors."""
 
 from __future__ import annotations
 
@@ -9,73 +9,80 @@ import subprocess
 import sys
 
 from agent.basics import PROGRAM, RUN, VAR, Failure, execute, keep, read, read_json, refused, write
-from agent.host.slices import lane_prefix
+from agent.host.partitions import lane_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agent.shapes import Json
 
-WITHIN_S = 150.0  # for the start of a slice's agent, which waits for its daemon (watchdog.STARTS_S), or its stop
+WITHIN_S = 150.0  # for the start of a partition's agent, which waits for its daemon (watchdog.STARTS_S), or its stop
 HANDLE = "7e57:"
 """The queueing discipline that shares a port: another one at its place is somebody else's."""
-NOT_OF_SLICES = ("slices", "sysctls", "host_device", "node_prefix", "mtu", "workloads")
+NOT_OF_PARTITIONS = ("partitions", "sysctls", "host_device", "node_prefix", "mtu", "workloads")
 """Facts of a host that its own agent alone acts on."""
 
 
 def facts_of(host: Json, name: str) -> Json:
-    """The facts of one slice's agent, given those of its host."""
-    found = {key: value for key, value in host.items() if key not in NOT_OF_SLICES}
-    mine = host["slices"][name]
-    found.update(host="{}/{}".format(host["host"], name), lanes=mine["lanes"], echo=mine["lanes"], slice=dict(mine, name=name))
+    """The facts of one partition's agent, given those of its host."""
+    found = {key: value for key, value in host.items() if key not in NOT_OF_PARTITIONS}
+    mine = host["partitions"][name]
+    found.update(host="{}/{}".format(host["host"], name), lanes=mine["lanes"], echo=mine["lanes"], partition=dict(mine, name=name))
     return found
 
 
 def prepare(host: Json, changed: list[str], notes: list[str]) -> None:
-    """Write the facts of every slice, share the ports, make the cgroups. Raises: Failure - one that goes is in use."""
-    slices = host.get("slices", {})
-    if not slices and not os.path.isdir(VAR + "/slices"):
+    """Write the facts of every partition, share the ports, make the cgroups. Raises: Failure - one that goes is in use."""
+    partitions = host.get("partitions", {})
+    if not partitions and not os.path.isdir(VAR + "/partitions"):
         return
-    for name in os.listdir(VAR + "/slices") if os.path.isdir(VAR + "/slices") else ():
-        before = (read_json(f"{VAR}/slices/{name}/provision.json") or {}).get("slice", {})
-        if any(before.get(key) != slices.get(name, {}).get(key) for key in ("index", "lanes")):  # its rules are others
+    for name in os.listdir(VAR + "/partitions") if os.path.isdir(VAR + "/partitions") else ():
+        before = (read_json(f"{VAR}/partitions/{name}/provision.json") or {}).get("partition", {})
+        if any(before.get(key) != partitions.get(name, {}).get(key) for key in ("index", "lanes")):  # its rules are others
             _remove(name)
-            changed.append(f"slice {name} removed")
-    for path, mode in [(VAR + "/slices", 0o711), (RUN + "/slices", 0o700), *((f"{VAR}/slices/{name}", 0o711) for name in slices)]:
+            changed.append(f"partition {name} removed")
+    for path, mode in [
+        (VAR + "/partitions", 0o711),
+        (RUN + "/partitions", 0o700),
+        *((f"{VAR}/partitions/{name}", 0o711) for name in partitions),
+    ]:
         os.makedirs(path, exist_ok=True)
         os.chmod(path, mode)
-    for name in slices:
-        file, text = f"{VAR}/slices/{name}/provision.json", json.dumps(facts_of(host, name), sort_keys=True, separators=(",", ":"))
+    for name in partitions:
+        file, text = (
+            f"{VAR}/partitions/{name}/provision.json",
+            json.dumps(facts_of(host, name), sort_keys=True, separators=(",", ":")),
+        )
         if read(file) != text:
             keep(file, text)
-            changed.append(f"slice {name}")
+            changed.append(f"partition {name}")
     for port in host["ports"]:
-        share(port["interface"], port.get("mbps"), slices, changed)
-    for name, values in slices.items():
+        share(port["interface"], port.get("mbps"), partitions, changed)
+    for name, values in partitions.items():
         if values.get("cpus") and not cpuset(name, values["cpus"]):
-            words = f"slice {name}: no cgroup with cpuset on this host; its processors {values['cpus']} are set by affinity"
-            notes.append(words + ", which a job can widen")
+            message = f"partition {name}: no cgroup with cpuset on this host; its processors {values['cpus']} are set by affinity"
+            notes.append(message + ", which a job can widen")
 
 
 def _remove(name: str) -> None:
-    """Take away a slice that is used no more. Raises: Failure - it has routes."""
+    """Take away a partition that is used no more. Raises: Failure - it has routes."""
     import shutil
 
-    state = read_json(f"{RUN}/slices/{name}/state.json") or {}
+    state = read_json(f"{RUN}/partitions/{name}/state.json") or {}
     if state.get("active") is not None:
-        raise refused(f"slice {name} of this host has a plan up; take it down before the inventory changes it")
+        raise refused(f"partition {name} of this host has a plan up; take it down before the inventory changes it")
     run("stop", name)
     for folder in (VAR, RUN):
-        shutil.rmtree(f"{folder}/slices/{name}", ignore_errors=True)
+        shutil.rmtree(f"{folder}/partitions/{name}", ignore_errors=True)
 
 
 def names() -> list[str]:
-    """The slices of this host, as it was provisioned; none for the agent of a slice."""
-    return sorted((read_json(VAR + "/provision.json") or {}).get("slices", ()))
+    """The partitions of this host, as it was provisioned; none for the agent of a partition."""
+    return sorted((read_json(VAR + "/provision.json") or {}).get("partitions", ()))
 
 
 def run(command: str, name: str) -> Json:
-    """`start` or `stop` of the agent of one slice. Raises: Failure."""
-    own = {"TESTBED_VAR": f"{VAR}/slices/{name}", "TESTBED_RUN": f"{RUN}/slices/{name}"}
+    """`start` or `stop` of the agent of one partition. Raises: Failure."""
+    own = {"TESTBED_VAR": f"{VAR}/partitions/{name}", "TESTBED_RUN": f"{RUN}/partitions/{name}"}
     argv = [sys.executable, "-S", "-E", PROGRAM, command]
     done = subprocess.run(argv, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=WITHIN_S)
     try:
@@ -83,17 +90,17 @@ def run(command: str, name: str) -> Json:
     except ValueError:
         reply = {"ok": False, "error": f"its agent's {command} ended with {done.returncode} and printed {done.stdout[:200]!r}"}
     if not reply.get("ok", True):
-        raise Failure("failed", "slice {}: {}".format(name, reply.get("error")))
+        raise Failure("failed", "partition {}: {}".format(name, reply.get("error")))
     return reply
 
 
 # -- shares of a port
 
 
-def share_commands(interface: str, mbps: float, slices: Json) -> list[list[str]]:
-    """The tc commands that give each slice its share of a port of `mbps` Mb/s: so much, and no more."""
+def share_commands(interface: str, mbps: float, partitions: Json) -> list[list[str]]:
+    """The tc commands that give each partition its share of a port of `mbps` Mb/s: so much, and no more."""
     found = []
-    for values in slices.values():
+    for values in partitions.values():
         if values.get("share") is None:
             continue
         minor = f"{HANDLE}{values['index'] + 1:x}"
@@ -106,18 +113,18 @@ def share_commands(interface: str, mbps: float, slices: Json) -> list[list[str]]
     return [["tc", "qdisc", "add", "dev", interface, "root", "handle", HANDLE, "htb"], *found] if found else []
 
 
-def share(interface: str, mbps: float | None, slices: Json, changed: list[str]) -> None:
-    """Give each slice its share of one port. Raises: Failure - somebody else's queueing discipline is there."""
-    wanted = share_commands(interface, mbps, slices) if mbps else []
+def share(interface: str, mbps: float | None, partitions: Json, changed: list[str]) -> None:
+    """Give each partition its share of one port. Raises: Failure - somebody else's queueing discipline is there."""
+    wanted = share_commands(interface, mbps, partitions) if mbps else []
     show = ["tc", "qdisc", "show", "dev", interface, "root"]
     done = subprocess.run(show, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
-    there = done.stdout.decode(errors="replace").split()
-    ours, noted, text = HANDLE in there, RUN + "/slices/share-" + interface, json.dumps(wanted)
+    existing = done.stdout.decode(errors="replace").split()
+    ours, noted, text = HANDLE in existing, RUN + "/partitions/share-" + interface, json.dumps(wanted)
     if ours == bool(wanted) and (not wanted or read(noted) == text):
         return
-    if wanted and not ours and len(there) > 2 and there[2] != "0:":
-        theirs = " ".join(there[1:3])
-        raise refused(f"{interface} has a queueing discipline of somebody else's ({theirs}); shares of slices need its place")
+    if wanted and not ours and len(existing) > 2 and existing[2] != "0:":
+        theirs = " ".join(existing[1:3])
+        raise refused(f"{interface} has a queueing discipline of somebody else's ({theirs}); shares of partitions need its place")
     if ours:
         execute(["tc", "qdisc", "del", "dev", interface, "root"])
     for command in wanted:
@@ -165,7 +172,7 @@ def _put(path: str, text: str) -> None:
 
 
 def cpuset(name: str, wanted: str) -> str:
-    """The cgroup that keeps jobs of a slice on these processors, made or brought up to date; empty where there can be none."""
+    """The cgroup that keeps jobs of a partition on these processors, made or brought up to date; empty where there can be none."""
     root, file = _cpusets()
     if not root:
         return ""
@@ -181,7 +188,7 @@ def cpuset(name: str, wanted: str) -> str:
 
 
 def confine(mine: Json) -> None:
-    """Keep this process, which becomes a job, and all that it starts on its slice's processors."""
+    """Keep this process, which becomes a job, and all that it starts on its partition's processors."""
     folder = cpuset(mine["name"], mine["cpus"])
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, processors(mine["cpus"]))

@@ -12,7 +12,7 @@ import socket
 import time
 
 from agent.basics import RUN, VAR, bad, integer, number, read_json, refused, write
-from agent.jobs.door import Door, clean, door_name, job_door
+from agent.jobs.job_socket import GuardedSocket, clean, job_socket, socket_name
 from agent.jobs.processes import job_name, start_time
 from agent.jobs.rank import Rank
 from agent.lines import LINE_LIMIT
@@ -21,17 +21,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agent.shapes import Answer, Daemon, Json, Move
 
-FOLDER = VAR + "/turns"
-STATE = RUN + "/turns.json"
+FOLDER = VAR + "/ring_changes"
+STATE = RUN + "/ring_changes.json"
 MOVES_KEPT = 8  # of one job, the latest
 PREPARE_LEASE_S, HOLD_LEASE_S, PACE_LEASE_S = 86400, 3600, 3600
 PERIOD_MOST_NS = 60_000_000_000  # no iteration worth shifting takes longer
 LATER_NS = 2_000_000  # the file is written so much later: hosts that share a machine all commit first
 
 REACHED = {
-    "prepare": frozenset(("prepared", "held", "turned")),
-    "hold": frozenset(("held", "turned")),
-    "go": frozenset(("turned",)),
+    "prepare": frozenset(("prepared", "held", "changed")),
+    "hold": frozenset(("held", "changed")),
+    "go": frozenset(("changed",)),
 }
 FAILED = frozenset(("cannot", "void"))
 WAITING = frozenset(("preparing", "prepared", "held"))  # a rank in one of these waits for go or drop
@@ -45,7 +45,7 @@ class Wait:
         self.timer = 0
 
 
-class JobSocket(Door):
+class JobSocket(GuardedSocket):
     """The socket of one running job, its ranks and its moves."""
 
     def __init__(self, server: Daemon, name: str, pid: int, listener: socket.socket, uid: int, moves: dict[int, Move]) -> None:
@@ -77,7 +77,7 @@ class JobSocket(Door):
     def changed(self, message: Json) -> None:
         """Tell the watching peers of a rank's new state in a move that was asked for here."""
         if message["move"] in self.moves:
-            event = {"event": "turn", "t_ns": time.monotonic_ns(), "name": self.name}
+            event = {"event": "ring_change", "t_ns": time.monotonic_ns(), "name": self.name}
             self.server.broadcast(dict(event, **message))
 
     def left(self, rank: Rank) -> None:
@@ -104,7 +104,7 @@ class JobSocket(Door):
         """Per rank what it said about `move`, or about the last move it mentioned where it said nothing about this one."""
         now = time.monotonic_ns()
         ranks = sorted(self.ranks(), key=lambda rank: rank.number or 0)
-        last = [(rank, rank.said[move if move in rank.said else next(reversed(rank.said))]) for rank in ranks]
+        last = [(rank, rank.reported[move if move in rank.reported else next(reversed(rank.reported))]) for rank in ranks]
         return [dict(message, world=rank.world, silent_s=round((now - rank.last_ns) / 1e9, 3)) for rank, message in last]
 
     def wait(self, wait: Wait, within_s: float) -> None:
@@ -115,7 +115,7 @@ class JobSocket(Door):
     def look(self) -> None:
         """Answer the requests whose states are reached, or cannot be."""
         for wait in list(self.waits):
-            states = [rank.said[wait.move]["state"] if wait.move in rank.said else None for rank in self.ranks()]
+            states = [rank.reported[wait.move]["state"] if wait.move in rank.reported else None for rank in self.ranks()]
             if all(s in wait.states for s in states) or any(s in FAILED for s in states):
                 self.reply(wait)
 
@@ -129,7 +129,8 @@ class JobSocket(Door):
 
 
 class Handoff:
-    """The hand-off sockets of this host's running jobs, and the operations `job.prepare`, `hold`, `go`, `drop`, `turns` and `pace`.
+    """The hand-off sockets of this host's running jobs, and the operations `job.prepare`, `hold`, `go`, `drop`, `ring_changes` and
+    `pace`.
 
     What was prepared is kept over a restart of the daemon: ranks connect again, and get what was decided meanwhile.
     """
@@ -142,11 +143,11 @@ class Handoff:
     # -- sockets
 
     def path(self, name: str) -> str:
-        return FOLDER + "/" + door_name(name)
+        return FOLDER + "/" + socket_name(name)
 
     def open(self, name: str, pid: int) -> None:
         """Listen for the ranks of a job that runs as process `pid`. Without a socket the job runs all the same."""
-        if (found := job_door(FOLDER, name, "hand-off")) is None:
+        if (found := job_socket(FOLDER, name, "hand-off")) is None:
             return
         kept = self.kept.pop(name, None)
         moves: dict[int, Move] = {}
@@ -159,7 +160,7 @@ class Handoff:
 
     def clean(self) -> None:
         """Remove the sockets of jobs that ended while no daemon ran."""
-        clean(FOLDER, {door_name(name) for name in self.jobs})
+        clean(FOLDER, {socket_name(name) for name in self.jobs})
 
     def close(self, name: str) -> None:
         """The job ended."""
@@ -222,7 +223,7 @@ class Handoff:
         job.move(move)["generation"] = generation
         self.save()
         for rank in list(job.connections):
-            if move not in rank.said:  # else this is the same request again
+            if move not in rank.reported:  # else this is the same request again
                 rank.send(message)
         job.wait(wait, within_s)
 
@@ -281,7 +282,7 @@ class Handoff:
         job.send({"do": "pace.stop"})
         return {"job": job.name, "ranks": len(job.ranks())}
 
-    def turns(self, request: Json) -> Json:
+    def ring_changes(self, request: Json) -> Json:
         job = self.job(request)
         move = max(job.moves, default=None)
         generation = None if move is None else job.moves[move]["generation"]

@@ -57,8 +57,8 @@ def start_time(pid: int) -> int | None:
 
 
 def prepare(mine: Json) -> None:
-    """In the child: leave the daemon's priority, keep to the processors of its slice `mine`, if it is of one, and lift what root is
-    not held to and a user would be.
+    """In the child: leave the daemon's priority, keep to the processors of its partition `mine`, if it is of one, and lift what
+    root is not held to and a user would be.
 
     That is memory pinned for RDMA, and threads, which are counted over all jobs of a user.
     """
@@ -163,7 +163,7 @@ class Jobs:
         environment["TESTBED_SLOTS"] = self.server.slots.notices.path(request["name"])
         environment.update(self.secrets.pop(request["name"], {}))
         environment[MARK] = where
-        mine = self.server.facts.get("slice") or {}
+        mine = self.server.facts.get("partition") or {}
         if mine.get("mig"):
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine["mig"])
         if request.get("checkpoints") is not None:
@@ -326,8 +326,8 @@ class Jobs:
 
         def look(killed: bool = False) -> None:
             if start_time(pid) != born:
-                told = dict(self.state(where), name=request["name"], killed=killed)
-                self.swept(lambda: answer(told), kill_session(pid), self.left(where))  # what the job left behind
+                reply = dict(self.state(where), name=request["name"], killed=killed)
+                self.swept(lambda: answer(reply), kill_session(pid), self.left(where))  # what the job left behind
                 return
             now = time.monotonic_ns()
             if now >= give_up and not killed:

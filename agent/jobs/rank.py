@@ -29,7 +29,7 @@ RANK_LINE = 16 << 10  # bytes: the longest line that a rank may send
 RANK_BACKLOG = 4 << 20  # bytes that a rank may leave unread: a few of the longest requests
 RANK_SENDS = (128 << 10, 32 << 10)  # bytes at once, bytes a second after that; each line counts LINE_COST more
 LINE_COST = 256
-SAID_KEPT = 4  # moves of which a rank's last message is kept
+REPORTS_KEPT = 4  # moves of which a rank's last message is kept
 WHOLE = {"rank": (0, 65535), "world": (1, 65536), "move": (0, 1 << 53), "iteration": (-1, 1 << 53), "after": (-1, 1 << 53)}
 WHOLE["t_ns"] = (0, (1 << 63) - 1)
 TIMES = ("took_ms", "held_ms", "stall_ms")
@@ -42,25 +42,25 @@ def checked(line: bytes) -> Json:
     Raises: ValueError - not a JSON object, a field is missing, or has the wrong type or range.
     """
     try:
-        said = json.loads(line)
+        reply = json.loads(line)
     except (ValueError, RecursionError):
         raise ValueError("not a JSON line") from None
-    if not isinstance(said, dict):
+    if not isinstance(reply, dict):
         raise ValueError("not a JSON object")
     found: Json = {}
     for key, (least, most) in WHOLE.items():
-        value = said.get(key)
+        value = reply.get(key)
         if value is not None:
             if type(value) is not int or not least <= value <= most:
                 raise ValueError(f"{key}: a whole number from {least} to {most} is needed")
             found[key] = value
     for key in TIMES:
-        value = said.get(key)
+        value = reply.get(key)
         if value is not None:
             if type(value) not in (int, float) or not 0 <= value <= TIME_MOST_MS:
                 raise ValueError(f"{key}: milliseconds from 0 to {TIME_MOST_MS:.0f} are needed")
             found[key] = value
-    state, error = said.get("state"), said.get("error")
+    state, error = reply.get("state"), reply.get("error")
     if not isinstance(state, str) or not (state.isascii() and state.isalpha() and len(state) <= 16):
         raise ValueError("state: a word is needed")
     if "rank" not in found or "move" not in found:
@@ -94,7 +94,7 @@ class Rank(Lines):
         self.job = job
         self.number: int | None = None
         self.world = self.last_ns = 0
-        self.said: dict[int, Json] = {}  # move -> last message about it, the latest last
+        self.reported: dict[int, Json] = {}  # move -> last message about it, the latest last
         self.allowance = Allowance(*RANK_SENDS)
         super().__init__(server, fd, os.dup(fd))
 
@@ -116,10 +116,10 @@ class Rank(Lines):
             return
         self.last_ns = time.monotonic_ns()
         first, self.number, self.world = self.number is None, message["rank"], message.pop("world", self.world)
-        before = self.said.pop(message["move"], None)
-        self.said[message["move"]] = message = {**(before or {}), **message}
-        while len(self.said) > SAID_KEPT:
-            del self.said[next(iter(self.said))]
+        before = self.reported.pop(message["move"], None)
+        self.reported[message["move"]] = message = {**(before or {}), **message}
+        while len(self.reported) > REPORTS_KEPT:
+            del self.reported[next(iter(self.reported))]
         if first:
             self.job.joined(self, message)
         elif before is None or before["state"] != message["state"]:

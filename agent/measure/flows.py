@@ -1,6 +1,7 @@
 """What TCP connections between hosts carried, how long they had something to send, and what they sent again, by the kernel's count.
 
-While somebody asks for `load` or `beats`, a look is kept every second: a question is then answered with what was before it, too.
+While somebody asks for `load` or `heartbeats`, a look is kept every second: a question is then answered with what was before it,
+too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 from collections import deque
 
 from agent.routes.prefixes import expanded
-from agent.tcp.kick import established, rested
+from agent.tcp.flush import established, rested
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Flows:
         """
         generations = self.server.generations
         staged = generations.staged.get(generations.active, {}) if generations.active is not None else {}
-        ways = {address: (route[1] or "", route[2]) for address, route in expanded(staged.get("routes", [])).items()}
+        directions = {address: (route[1] or "", route[2]) for address, route in expanded(staged.get("routes", [])).items()}
         sums: dict[tuple[str, int, int], list[int]] = {}
         times: dict[str, int] = {}
         seconds = (looks[-1][0] - looks[0][0]) / 1e9
@@ -117,7 +118,7 @@ class Flows:
             mine = [row for key, row in sums.items() if key[0] == target]
             size, segments, resent = (sum(max(0, row[at]) for row in mine) for at in (0, 2, 3))
             busy = max(row[1] for row in mine)  # those that are busy together share the path
-            via, interface = ways.get(target, ("", ""))
+            via, interface = directions.get(target, ("", ""))
             where = {"to": target, "via": via, "port": self.server.numbers.get(interface)}
             what: Json = {"bytes": size, "busy_s": busy / 1e6, "segments": segments, "again": resent}
             if segments or busy:

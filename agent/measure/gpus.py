@@ -88,7 +88,7 @@ class Nvml:
             self.ask("nvmlDeviceGetPowerUsage", handle, ctypes.c_uint),
         )
         memory = self.ask("nvmlDeviceGetMemoryInfo", handle, Memory)
-        sent, received = (self.ask("nvmlDeviceGetPcieThroughput", handle, ctypes.c_uint, way) for way in (PCIE_TX, PCIE_RX))
+        sent, received = (self.ask("nvmlDeviceGetPcieThroughput", handle, ctypes.c_uint, path) for path in (PCIE_TX, PCIE_RX))
         if busy is not None:
             found["util"] = busy.gpu
         if power is not None:

@@ -65,11 +65,11 @@ def kept(out: int, ports: dict[int, str], pid: int, born: int | None, step_ns: i
     while born is not None and start_time(pid) == born:
         time.sleep((step_ns - (time.time_ns() - MOMENT_NS) % step_ns) / 1e9)
         host.hear()
-        there, row = samples.row()
-        if rows and there is not numbers:
+        existing, row = samples.row()
+        if rows and existing is not numbers:
             put(out, numbers, rows)
             rows = []
-        numbers = there
+        numbers = existing
         rows.append(row)
         count += 1
         if len(rows) >= ROWS:

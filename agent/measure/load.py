@@ -6,7 +6,7 @@ import os
 import time
 
 from agent.basics import VAR, bad, number, read
-from agent.jobs import beats
+from agent.jobs import heartbeats
 from agent.jobs.processes import JOB_NAME
 
 TYPE_CHECKING = False
@@ -87,7 +87,7 @@ def compared(server: Daemon, names: list[str], first: Look, last: Look) -> Json:
         stopped = bool(worker) and all(last.used[p][3] == "T" and first.used.get(p, (0, "", 0, ""))[3] == "T" for p in worker)
         used = sum(cores[p] for p in mine)
         letter = "T" if stopped and used < LEAST_CORES else "S" if most is None or last.used[most][3] == "T" else last.used[most][3]
-        ranks[name] = {"state": letter, "cores": round(used, 3), "beat": trouble(name)}
+        ranks[name] = {"state": letter, "cores": round(used, 3), "heartbeat": trouble(name)}
     me = os.getpid()
     rest = [(n, p) for p, n in cores.items() if n >= LEAST_CORES and last.used[p][2] not in sessions and p[0] != me]
     return {
@@ -105,7 +105,7 @@ def compared(server: Daemon, names: list[str], first: Look, last: Look) -> Json:
 def trouble(name: str) -> str:
     """Why the beat of a rank cannot be read; empty if it can."""
     try:
-        beats.read(VAR + "/jobs/" + name + "/" + beats.FILE, beats.HIGHEST)
+        heartbeats.read(VAR + "/jobs/" + name + "/" + heartbeats.FILE, heartbeats.HIGHEST)
     except (OSError, ValueError) as e:
         return getattr(e, "strerror", None) or str(e)
     return ""

@@ -99,8 +99,8 @@ class Samples:
     def slow_row(self) -> tuple[list[int], bytes]:
         """As `row`, by reading every message; learns where the ports are, if one answer holds them all."""
         host, buffer = self.host, self.buffer
-        there = [(n, name) for n, name in sorted(host.ports.items()) if name in host.interfaces]
-        wanted = {host.interfaces[name]["ifindex"]: name for _, name in there}
+        existing = [(n, name) for n, name in sorted(host.ports.items()) if name in host.interfaces]
+        wanted = {host.interfaces[name]["ifindex"]: name for _, name in existing}
         self.link.socket.send(self.question)
         values: dict[str, bytes] = {}
         places: dict[str, tuple[int, bytes, str]] = {}
@@ -116,12 +116,12 @@ class Samples:
                     at = offset + 16
                     values[name] = bytes(buffer[at + HEAD : at + HEAD + STATS.size])
                     places[name] = (at, bytes(buffer[at : at + HEAD]), name)
-        there = [(n, name) for n, name in there if name in values]
-        numbers = [n for n, _ in there]
+        existing = [(n, name) for n, name in existing if name in values]
+        numbers = [n for n, _ in existing]
         self.numbers = self.numbers if numbers == self.numbers else numbers
-        self.places = tuple(places[name] for _, name in there) if answers == 1 else ()
-        bits = sum(1 << bit for bit, (_, name) in enumerate(there) if host.interfaces[name]["carrier"])
-        return self.numbers, ROW.pack(now, bits) + b"".join(values[name] for _, name in there)
+        self.places = tuple(places[name] for _, name in existing) if answers == 1 else ()
+        bits = sum(1 << bit for bit, (_, name) in enumerate(existing) if host.interfaces[name]["carrier"])
+        return self.numbers, ROW.pack(now, bits) + b"".join(values[name] for _, name in existing)
 
 
 def messages(buffer: bytearray, size: int) -> Iterator[tuple[int, int, int]]:
@@ -182,9 +182,9 @@ def sampled(out: int, ports: dict[int, str], step_ns: int, batch_ns: int) -> Non
         if now < due and not ending:
             time.sleep((due - now) / 1e9)
         host.hear()
-        there, row = samples.row()
+        existing, row = samples.row()
         now = time.monotonic_ns()
-        if rows and (there is not numbers or now - began >= batch_ns or len(rows) >= MOST_ROWS or ending):
+        if rows and (existing is not numbers or now - began >= batch_ns or len(rows) >= MOST_ROWS or ending):
             packed = base64.b64encode(zlib.compress(b"".join(rows), 1)).decode()
             line = {"t_ns": now, "numbers": numbers, "rows": packed, "missed": missed}
             os.write(out, json.dumps(line, separators=(",", ":")).encode() + b"\n")
@@ -192,7 +192,7 @@ def sampled(out: int, ports: dict[int, str], step_ns: int, batch_ns: int) -> Non
         if ending:
             return
         rows.append(row)
-        numbers = there
+        numbers = existing
         due += step_ns
         if due <= now:  # late: what was missed is missed, and counted
             late = (now - due) // step_ns + 1

@@ -297,18 +297,18 @@ class Traffic:
                 os._exit(1)
         os.close(into)
         s.close()
-        said: list[bytes] = []
+        lines: list[bytes] = []
 
         def hear(_: int) -> None:
             data = os.read(out, 65536)
             if data:
-                said.append(data)
+                lines.append(data)
                 return
             self.server.unregister(out)
             os.close(out)
             os.waitpid(pid, 0)
             try:
-                result = json.loads(b"".join(said))
+                result = json.loads(b"".join(lines))
             except ValueError:
                 result = {"datagrams": 0, "bytes": 0, "error": "the process that measures ended early"}
             done(result)

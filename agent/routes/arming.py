@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from agent.basics import Failure, bad, integer, number, refused, words
+from agent.basics import Failure, bad, integer, number, refused, text
 from agent.routes.generations import LATER_NS
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ class Arming:
             raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(staged) or "none"))
         deadline_s = number(request, "deadline_s", 60.0)
         cross = request.get("cross", [])
-        if not words(cross):
+        if not text(cross):
             raise bad("cross: a list of addresses is needed")
         revert_after_s = number(request, "revert_after_s", None)
         was = self.generations.unarm()

@@ -8,7 +8,7 @@ import os
 import struct
 import time
 
-from agent.basics import RUN, Failure, bad, execute, integer, read_json, refused, rows, words, write
+from agent.basics import RUN, Failure, bad, execute, integer, read_json, refused, rows, text, write
 from agent.host.netlink import (
     CREATE,
     DELNEIGH,
@@ -22,10 +22,10 @@ from agent.host.netlink import (
     route_message,
     routes_of,
 )
-from agent.host.slices import chosen
+from agent.host.partitions import chosen
 from agent.routes.prefixes import expanded, first_and_bits
 from agent.tcp.controls import control_here
-from agent.tcp.kick import Kick
+from agent.tcp.flush import Flush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Generations:
         self.pending: Pending | None = None
         self.handle: int | None = None
         self.armed: Armed | None = None
-        self.kick: Kick = Kick()
+        self.flush: Flush = Flush()
         self.kept: set[int] = set()  # of a schedule: not dropped, whatever is active
         self.lanes: Callable[[], list[str]] = lambda: server.facts.get("lanes", [])
         self.changed: Callable[[], None] = lambda: None  # what the kernel's rule selects
@@ -91,29 +91,29 @@ class Generations:
         if self.pending:
             self.schedule()
         if self.active is not None and self.holds(self.active):
-            self.timer(0, lambda: self.prepare_kick(self.active))  # the facts are not read yet
+            self.timer(0, lambda: self.prepare_flush(self.active))  # the facts are not read yet
         self.save()
 
     def holds(self, generation: int | None) -> bool:
         """Whether this generation was committed as a hold: one that is left again soon, and never confirmed."""
         return generation in self.staged and bool(self.staged[generation].get("hold"))
 
-    def prepare_kick(self, generation: int | None, onto: int | None = None) -> Json:
+    def prepare_flush(self, generation: int | None, onto: int | None = None) -> Json:
         """List the sockets that a hold keeps from sending: those to addresses that it has no route to.
 
         onto: the generation that will follow it, if that is known: only sockets to addresses that it has routes to.
         """
         reached = self.addresses(generation)
-        return self.kick.prepare(self.lanes(), reached, None if onto is None else self.addresses(onto))
+        return self.flush.prepare(self.lanes(), reached, None if onto is None else self.addresses(onto))
 
     def addresses(self, generation: int | None) -> set[str]:
         """The addresses that a staged generation has a route to."""
         return set(expanded(self.staged[generation]["routes"])) if generation in self.staged else set()
 
-    def hold(self, generation: int, revert_after_s: float | None, kick: bool) -> Json:
+    def hold(self, generation: int, revert_after_s: float | None, flush: bool) -> Json:
         """Commit a generation that leaves pairs without a route for a short time. It is never confirmed.
 
-        kick: the commit that follows, or the revert, pushes the sockets that waited.
+        flush: the commit that follows, or the revert, pushes the sockets that waited.
         """
         if generation not in self.staged:
             raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
@@ -122,8 +122,8 @@ class Generations:
             raise bad("revert_after_s: a hold needs a time after which the host goes back by itself")
         if generation == self.active and not marked:
             raise refused(f"generation {generation} is active and not a hold; stage the hold under a number of its own")
-        self.kick.forget()
-        found = self.prepare_kick(generation) if kick else None
+        self.flush.forget()
+        found = self.prepare_flush(generation) if flush else None
         self.mark(generation, True)
         try:
             return dict(self.commit(generation, revert_after_s), waiting=found)
@@ -166,7 +166,7 @@ class Generations:
         generation = integer(request, "generation", 1)
         routes, neighbours = rows(request, "routes", 4), rows(request, "neighbours", 3)
         commands = request.get("commands", [])
-        if not isinstance(commands, list) or not all(isinstance(c, dict) and words(c.get("do")) for c in commands):
+        if not isinstance(commands, list) or not all(isinstance(c, dict) and text(c.get("do")) for c in commands):
             raise bad("commands: a list of {do: words, undo: words} is needed")
         kept = {"generation": generation, "routes": routes, "neighbours": neighbours, "commands": commands}
         kept.update({k: request[k] for k in ("rto_min_ms", "congctl") if k in request})
@@ -201,10 +201,10 @@ class Generations:
         with self.rule.shared():
             must(self.nl.send(near), lambda i: "neighbour {} {} dev {}".format(*tuple(neighbours[i])))
             must(self.nl.send(messages), lambda i: "route {} via {} dev {} src {}".format(*tuple(routes[i])))
-            there = {(d, v, i) for d, v, i in routes_of(self.nl, table)}
-            absent = [r for r in routes if (r[0], r[1] or "", index[r[2]]) not in there]
-            if absent or len(there) != len(routes):
-                raise Failure("failed", f"table {table} reads back {len(there)} routes of {len(routes)}; missing {absent[:3]}")
+            existing = {(d, v, i) for d, v, i in routes_of(self.nl, table)}
+            absent = [r for r in routes if (r[0], r[1] or "", index[r[2]]) not in existing]
+            if absent or len(existing) != len(routes):
+                raise Failure("failed", f"table {table} reads back {len(existing)} routes of {len(routes)}; missing {absent[:3]}")
             kept["order"] = 1 + max([r.get("order", 0) for r in self.staged.values()], default=0)
             self.staged[generation] = kept
             write(self.path(generation), json.dumps(kept))
@@ -217,13 +217,13 @@ class Generations:
 
     def drop(self, generation: int) -> None:
         """Remove a generation from the kernel: its table, and the neighbours no other generation uses."""
-        gone = self.staged.pop(generation)
+        removed = self.staged.pop(generation)
         kept = {(n[0], n[2]) for r in self.staged.values() for n in r["neighbours"]}
         index = {name: v["ifindex"] for name, v in self.interfaces.items()}
         self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, self.table(generation)).values()])
         with self.rule.shared():
             kept |= self.rule.neighbours_of_others()
-            stale = [n for n in gone["neighbours"] if (n[0], n[2]) not in kept and n[2] in index]
+            stale = [n for n in removed["neighbours"] if (n[0], n[2]) not in kept and n[2] in index]
             self.nl.send([(DELNEIGH, 0, neighbour_message(n[0], None, index[n[2]])) for n in stale])
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(generation))
@@ -276,7 +276,7 @@ class Generations:
         if t_link_ns is not None:
             event["t_link_ns"] = t_link_ns
         if left:
-            event["kick"] = self.kick.push()
+            event["flush"] = self.flush.push()
         if generation != before and not quiet:
             self.timer(done + LATER_NS, lambda: self.events(dict(event, event="committed")))
         return event
@@ -287,9 +287,9 @@ class Generations:
             return
         leave = self.staged[old]["commands"] if old in self.staged else []
         enter = self.staged[new]["commands"] if new is not None else []
-        gone = [c for c in leave if c not in enter]
+        removed = [c for c in leave if c not in enter]
         made = []
-        for command in reversed(gone):
+        for command in reversed(removed):
             execute(command.get("undo"), tolerate=True)
         try:
             for command in [c for c in enter if c not in leave]:
@@ -299,7 +299,7 @@ class Generations:
         except Exception:
             for command in reversed(made):  # half a generation is worse than the old one
                 execute(command.get("undo"), tolerate=True)
-            for command in gone:
+            for command in removed:
                 execute(command["do"], tolerate=True)
             raise
         self.rule.exchange(self.nl, self.table, old, new)
@@ -341,7 +341,7 @@ class Generations:
             self.abandoned(came_from)
         event: Json = {"generation": to, "from": came_from, "reason": reason, "t_commit_ns": time.monotonic_ns()}
         if self.holds(came_from):
-            event["kick"] = self.kick.push()
+            event["flush"] = self.flush.push()
         self.events(dict(event, event="reverted"))
         return event
 
@@ -350,23 +350,23 @@ class Generations:
 
         only: these generations; what others staged, armed or use stays. Nothing is gone back to when one of them was active.
         """
-        gone = sorted(self.staged if only is None else self.staged.keys() & set(only))
-        if self.armed and self.armed["generation"] in gone:
+        removed = sorted(self.staged if only is None else self.staged.keys() & set(only))
+        if self.armed and self.armed["generation"] in removed:
             self.disarm()
-        if self.active is None or self.active in gone:
-            self.kick.forget()
+        if self.active is None or self.active in removed:
+            self.flush.forget()
             self.flip(self.active, None)
             self.active = self.previous = self.pending = None
-        elif self.previous in gone:
+        elif self.previous in removed:
             self.previous = None
-            if self.pending and self.pending["to"] in gone:
+            if self.pending and self.pending["to"] in removed:
                 self.pending["to"] = None
         self.schedule()
         self.save()
-        for generation in gone:
+        for generation in removed:
             self.drop(generation)
             self.abandoned(generation)
-        return {"dropped": gone}
+        return {"dropped": removed}
 
     # -- arming
 

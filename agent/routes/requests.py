@@ -14,7 +14,7 @@ def commit(generations: Generations, request: Json) -> Json:
     """Commit a staged generation, as a hold if the request says so."""
     generation, revert_after_s = integer(request, "generation", 1), number(request, "revert_after_s", None)
     if request.get("hold"):
-        return generations.hold(generation, revert_after_s, bool(request.get("kick", True)))
+        return generations.hold(generation, revert_after_s, bool(request.get("flush", True)))
     return generations.commit(generation, revert_after_s)
 
 

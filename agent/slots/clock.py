@@ -45,7 +45,7 @@ class SlotClock:
             self.edges = [*self.edges[1 - EDGES :], phase]
         return error
 
-    def told(self, count: int, end_ns: int) -> None:
+    def shown(self, count: int, end_ns: int) -> None:
         """Whoever turns says that slot `count` ends at `end_ns`, late by a message's way: where edges were seen, they count."""
         phase = end_ns - count * self.period_ns
         if self.edges:

@@ -42,7 +42,11 @@ class SlotMachine:
 
     def __init__(self, acts: Acts, slots: list[Json], times: Json, clock: SlotClock, count: int) -> None:
         self.acts, self.slots, self.clock, self.count = acts, slots, clock, count
-        self.guard_ns, self.night_ns, self.late_ns = times["guard_ns"], times["night_ns"], min(times["late_ns"], LATEST_NS)
+        self.guard_ns, self.dark_window_ns, self.late_ns = (
+            times["guard_ns"],
+            times["dark_window_ns"],
+            min(times["late_ns"], LATEST_NS),
+        )
         self.by_light, self.by_clock = times["follow"] == "light", times["kind"] == "clock"
         self.state = "free"
         self.lease_ns = 0
@@ -93,7 +97,7 @@ class SlotMachine:
         """Whoever turns says which slot it is, when it ends, and that it lives until `lease_ns`."""
         self.lease_ns = lease_ns
         if end_ns is not None:
-            self.clock.told(count, end_ns)
+            self.clock.shown(count, end_ns)
         if count == self.count + 1 and self.state in ("held", "dark") and not self.ready():
             return  # the light is on its way; if it does not come, the time ends this
         if count == self.count + 1 and self.ready():
@@ -116,7 +120,7 @@ class SlotMachine:
         if self.following["rising"] and self.by_light and self.ready():
             self.advance()
 
-    def turn(self) -> None:
+    def change_slot(self) -> None:
         """This slot ends now: whoever turns goes by the job's phases."""
         if self.state in ("day", "free"):
             self.begin_hold(self.acts.now())
@@ -164,7 +168,7 @@ class SlotMachine:
 
     def hold_due(self) -> None:
         end = self.clock.end_ns(self.count)
-        if self.lease_ns < end + self.night_ns:
+        if self.lease_ns < end + self.dark_window_ns:
             self.state, self.handle = "free", None
             self.acts.changed(why="lease")
             return
@@ -172,11 +176,11 @@ class SlotMachine:
 
     def begin_hold(self, end_ns: int) -> None:
         self.state = "held"
-        limit = end_ns + self.night_ns + self.late_ns
+        limit = end_ns + self.dark_window_ns + self.late_ns
         self.at(limit, self.overdue)
         self.acts.hold(self.slot, 2 * (limit - self.acts.now()))
         if not self.by_light:
-            self.at(end_ns + self.night_ns, self.advance)
+            self.at(end_ns + self.dark_window_ns, self.advance)
         self.acts.changed(why="hold")
 
     def darkened(self) -> None:
@@ -185,11 +189,11 @@ class SlotMachine:
         self.error_ns = self.clock.edge(self.count, now, self.late_ns) if self.by_clock else None
         self.dark_ns, self.state = now, "dark"
         if was != "held":
-            self.acts.hold(self.slot, 2 * (self.night_ns + self.late_ns))
+            self.acts.hold(self.slot, 2 * (self.dark_window_ns + self.late_ns))
         if self.following["rising"] and self.by_light:
-            self.at(now + self.night_ns + self.late_ns, self.overdue)
+            self.at(now + self.dark_window_ns + self.late_ns, self.overdue)
         else:
-            self.at(now + self.night_ns, self.advance)
+            self.at(now + self.dark_window_ns, self.advance)
         if was != "held":
             self.acts.changed(why="hold")
 

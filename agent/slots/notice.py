@@ -12,7 +12,7 @@ import socket
 from collections import OrderedDict
 
 from agent.basics import VAR
-from agent.jobs.door import Door, clean, door_name, job_door
+from agent.jobs.job_socket import GuardedSocket, clean, job_socket, socket_name
 from agent.jobs.rank import Allowance
 from agent.lines import Lines
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from agent.shapes import Daemon, Json
 
 FOLDER = VAR + "/slots"
-SAID_LIMIT = 256  # bytes of a line that a program may send
-SAYS = (256, 64.0)  # lines at once, lines a second after that
+LINE_LIMIT = 256  # bytes of a line that a program may send
+LINES = (256, 64.0)  # lines at once, lines a second after that
 UNREAD = 32 << 10  # bytes that the kernel keeps for a program that reads late
 
 
 class Listener(Lines):
     """One program that is told of slots."""
 
-    line_limit = SAID_LIMIT
+    line_limit = LINE_LIMIT
 
-    def __init__(self, door: SlotDoor, server: Daemon, fd: int) -> None:
-        self.door, self.newest = door, b""
+    def __init__(self, listener: SlotSocket, server: Daemon, fd: int) -> None:
+        self.listener, self.newest = listener, b""
         self.boundary = -1  # the latest iteration that it said has ended
-        self.allowance = Allowance(*SAYS)
+        self.allowance = Allowance(*LINES)
         with socket.socket(fileno=os.dup(fd)) as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
         super().__init__(server, fd, os.dup(fd))
 
-    def tell(self, line: bytes) -> None:
+    def notify(self, line: bytes) -> None:
         """Send a line, or keep it until the one before it is read."""
         self.newest = line
         if not self.closed and not self.outbox:
@@ -61,24 +61,24 @@ class Listener(Lines):
 
     def take(self, line: bytes) -> None:
         try:
-            said = json.loads(line) if self.allowance.take(1) else None
+            reply = json.loads(line) if self.allowance.take(1) else None
         except (ValueError, RecursionError):
-            said = None
-        ended = said.get("ended") if isinstance(said, dict) else None
+            reply = None
+        ended = reply.get("ended") if isinstance(reply, dict) else None
         if type(ended) is not int or not 0 <= ended <= 1 << 53:
-            self.door.cut_off = "a line that is none of this socket's"
+            self.listener.cut_off = "a line that is none of this socket's"
             self.close()
         elif ended > self.boundary:
             self.boundary = ended
-            self.door.ended()
+            self.listener.ended()
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            self.door.connections.discard(self)
+            self.listener.connections.discard(self)
 
 
-class SlotDoor(Door):
+class SlotSocket(GuardedSocket):
     """The notification socket of one running job. boundary: called when every connection that says so has ended an iteration."""
 
     def __init__(
@@ -90,12 +90,12 @@ class SlotDoor(Door):
     def enter(self, fd: int) -> None:
         listener = Listener(self, self.server, fd)
         self.connections.add(listener)
-        listener.tell(self.notices.line)
+        listener.notify(self.notices.line)
 
     def ended(self) -> None:
-        said = [c.boundary for c in self.connections if c.boundary >= 0]
-        if min(said) > self.last:
-            self.last = min(said)
+        lines = [c.boundary for c in self.connections if c.boundary >= 0]
+        if min(lines) > self.last:
+            self.last = min(lines)
             self.boundary(self.last)
 
 
@@ -104,28 +104,28 @@ class Notices:
 
     def __init__(self, server: Daemon, boundary: Callable[[str, int], None]) -> None:
         self.server, self.boundary = server, boundary
-        self.doors: OrderedDict[str, SlotDoor] = OrderedDict()
-        self.say({"slot": None})
+        self.listeners: OrderedDict[str, SlotSocket] = OrderedDict()
+        self.emit({"slot": None})
 
-    def say(self, message: Json) -> None:
+    def emit(self, message: Json) -> None:
         self.line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        for door in self.doors.values():
-            for listener in list(door.connections):
-                listener.tell(self.line)
+        for server in self.listeners.values():
+            for listener in list(server.connections):
+                listener.notify(self.line)
 
     def path(self, name: str) -> str:
-        return FOLDER + "/" + door_name(name)
+        return FOLDER + "/" + socket_name(name)
 
     def open(self, name: str, pid: int) -> None:
         """Listen for the processes of a job that runs as `pid`. Without a socket the job runs all the same."""
-        if (found := job_door(FOLDER, name, "notification")) is not None:
-            self.doors[name] = SlotDoor(self, name, pid, *found, lambda ended: self.boundary(name, ended))
+        if (found := job_socket(FOLDER, name, "notification")) is not None:
+            self.listeners[name] = SlotSocket(self, name, pid, *found, lambda ended: self.boundary(name, ended))
 
     def close(self, name: str) -> None:
         """The job ended."""
-        if (door := self.doors.pop(name, None)) is not None:
-            door.shut()
+        if (listener := self.listeners.pop(name, None)) is not None:
+            listener.shut()
             self.clean()
 
     def clean(self) -> None:
-        clean(FOLDER, {door_name(name) for name in self.doors})
+        clean(FOLDER, {socket_name(name) for name in self.listeners})

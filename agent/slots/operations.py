@@ -1,4 +1,4 @@
-"""Schedules of slots: the operations `slots.load`, `slots.tick`, `slots.turn`, `slots.stop` and `slots`.
+"""Schedules of slots: the operations `slots.load`, `slots.tick`, `slots.slot_change`, `slots.stop` and `slots`.
 
 A loaded schedule is a list of staged generations: per slot its routes, and its hold, in which the pairs that are about to lose
 their path have no route. `slotmachine.py` decides when each becomes active; this module lets it act on the host, keeps the
@@ -87,19 +87,19 @@ class Slots:
 
     def search(self, hold: int, onto: int) -> None:
         if self.generations.active == hold:
-            self.generations.prepare_kick(hold, onto)
+            self.generations.prepare_flush(hold, onto)
 
     def changed(self, **fields: object) -> None:
         """Tell programs at once, others and the disk a little later."""
         machine = self.machine
         if machine is None:
             return
-        self.notices.say(notice(machine, self.slots(), self.reach, self.generations.addresses))
+        self.notices.emit(notice(machine, self.slots(), self.reach, self.generations.addresses))
         state = {"slot": machine.slot, "count": machine.count, "state": machine.state, "late": machine.late}
         event: Json = {"event": "slot", "t_ns": self.now(), **state, "ends_ns": machine.end_ns(), **fields}
-        self.timer(self.now() + LATER_NS, lambda: self.tell(event))
+        self.timer(self.now() + LATER_NS, lambda: self.notify(event))
 
-    def tell(self, event: Json) -> None:
+    def notify(self, event: Json) -> None:
         if event["why"] != "hold":
             self.server.broadcast(event)
         self.save()
@@ -141,7 +141,7 @@ class Slots:
         except Exception as e:  # of another version, perhaps: the daemon starts all the same
             sys.stderr.write(f"agent: slots: what was kept is no schedule: {e!r}\n")
             self.leave()
-            self.request, self.generations.kept, self.generations.kick.keep = None, set(), False
+            self.request, self.generations.kept, self.generations.flush.keep = None, set(), False
             self.save()
 
     def resume(self, kept: Json) -> None:
@@ -157,10 +157,10 @@ class Slots:
 
     def start(self, request: Json, clock: SlotClock, count: int) -> None:
         self.request = request
-        times = {key: int(request[key] * 1e9) for key in ("guard_s", "night_s", "late_s")}
+        times = {key: int(request[key] * 1e9) for key in ("guard_s", "dark_window_s", "late_s")}
         named: Json = {key.replace("_s", "_ns"): value for key, value in times.items()}
         self.generations.kept = {g for s in request["slots"] for g in (s["generation"], s["hold"]) if g is not None}
-        self.generations.kick.keep = True
+        self.generations.flush.keep = True
         self.reach = endings(request["slots"], self.generations.addresses)
         named.update(follow=request["follow"], kind=request["kind"])
         self.machine = SlotMachine(self, request["slots"], named, clock, count)
@@ -188,12 +188,12 @@ class Slots:
         machine.tick(count, None if ends_s is None else now + int(ends_s * 1e9), now + int(lease_s * 1e9))
         return {"count": machine.count, "slot": machine.slot, "state": machine.state}
 
-    def turn(self, request: Json) -> Json:
+    def change_slot(self, request: Json) -> Json:
         """The slot `count` ends now."""
         machine = self.loaded()
         if counted(request) != machine.count:
             raise refused("slot {} of this host is not over: it is in slot {}".format(request["count"], machine.count))
-        machine.turn()
+        machine.change_slot()
         return {"count": machine.count, "slot": machine.slot, "state": machine.state}
 
     def stop(self) -> Json:
@@ -218,8 +218,8 @@ class Slots:
         self.machine.stop()
         self.request = self.machine = None
         self.generations.kept = set()
-        self.generations.kick.keep = False
-        self.notices.say({"slot": None})
+        self.generations.flush.keep = False
+        self.notices.emit({"slot": None})
         return True
 
     def overtaken(self) -> None:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def endings(slots: Sequence[Json], addresses: Addresses) -> list[Reach]:
     """Per slot and address that it reaches: after how many slots more that ends, None if it never does."""
     day = [addresses(s["generation"]) for s in slots]
-    night = [addresses(s["hold"]) if s["hold"] is not None else day[i] for i, s in enumerate(slots)]
+    dark_window = [addresses(s["hold"]) if s["hold"] is not None else day[i] for i, s in enumerate(slots)]
     found: list[Reach] = []
     for k in range(len(slots)):
         reach: Reach = {}
         for address in day[k]:
-            lasting = (i for i in range(len(slots)) if address not in night[(k + i) % len(slots)])
+            lasting = (i for i in range(len(slots)) if address not in dark_window[(k + i) % len(slots)])
             reach[address] = next(lasting, None)
         found.append(reach)
     return found

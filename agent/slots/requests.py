@@ -44,18 +44,18 @@ def checked(request: Json, generations: Generations, interfaces: Collection[str]
     holds = {row["hold"] for row in found}
     if any(row["generation"] in holds for row in found):
         raise bad("slots: a generation is a slot's and a hold")
-    dwell_s, night_s = number(request, "dwell_s", 0.0), number(request, "night_s", 0.0)
+    dwell_s, dark_window_s = number(request, "dwell_s", 0.0), number(request, "dark_window_s", 0.0)
     guard_s, late_s = number(request, "guard_s", 0.0), number(request, "late_s", 0.0)
-    if not PERIOD_S[0] <= dwell_s + night_s <= PERIOD_S[1]:
-        raise bad("dwell_s, night_s: a slot takes from {:g} to {:g} s".format(*PERIOD_S))
+    if not PERIOD_S[0] <= dwell_s + dark_window_s <= PERIOD_S[1]:
+        raise bad("dwell_s, dark_window_s: a slot takes from {:g} to {:g} s".format(*PERIOD_S))
     if guard_s >= dwell_s:
         raise bad("guard_s: must be shorter than dwell_s")
-    words = {"follow": request.get("follow", "light"), "kind": request.get("kind", "clock")}
+    texts = {"follow": request.get("follow", "light"), "kind": request.get("kind", "clock")}
     for key, allowed in (("follow", ("light", "clock")), ("kind", ("clock", "phase"))):
-        if words[key] not in allowed:
-            raise bad("{}: {} is needed, got {!r}".format(key, " or ".join(allowed), words[key]))
-    times = {"dwell_s": dwell_s, "night_s": night_s, "guard_s": guard_s, "late_s": late_s}
-    return {"slots": found, **times, **words}
+        if texts[key] not in allowed:
+            raise bad("{}: {} is needed, got {!r}".format(key, " or ".join(allowed), texts[key]))
+    times = {"dwell_s": dwell_s, "dark_window_s": dark_window_s, "guard_s": guard_s, "late_s": late_s}
+    return {"slots": found, **times, **texts}
 
 
 def counted(request: Json) -> int:
@@ -66,4 +66,4 @@ def counted(request: Json) -> int:
 
 
 def period(request: Json) -> int:
-    return int((request["dwell_s"] + request["night_s"]) * 1e9)
+    return int((request["dwell_s"] + request["dark_window_s"]) * 1e9)

@@ -102,7 +102,7 @@ async def ports_that_are_not_shut(s: Subject) -> None:
 
 
 @check("a port with failed hardware is reported as failed", "port control", ports=1)
-async def a_failed_port_says_so(s: Subject) -> None:
+async def a_failed_port_reports_it(s: Subject) -> None:
     assert isinstance(s.device, PortControl)
     port = s.one(1, 1).egress
     with s.known.wrong("failed-port", port=port.label):

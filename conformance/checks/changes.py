@@ -10,7 +10,7 @@ from conformance.outcome import Failed, NotTried, want
 from conformance.subject import Subject, failed_exactly
 from conformance.truth import Lit
 from drivers.api import PortControl, PowerMeter
-from optics import CrossConnect, Outcome, Port, Setting, Slot, SpectralRoute
+from optics import CrossConnect, FrequencySlot, Outcome, Port, Setting, SpectralRoute
 
 FIRST = ((1, 2), (2, 1), (3, 4), (5, 6))
 SECOND = ((1, 4), (3, 2), (2, 6), (5, 1))
@@ -18,7 +18,7 @@ SECOND = ((1, 4), (3, 2), (2, 6), (5, 1))
 
 
 def _good(outcome: Outcome) -> None:
-    want(not outcome.failed, "; ".join(f"{setting}: {words}" for setting, words in outcome.failed.items()))
+    want(not outcome.failed, "; ".join(f"{setting}: {text}" for setting, text in outcome.failed.items()))
 
 
 async def made_moved_broken(s: Subject) -> None:
@@ -132,8 +132,8 @@ async def no_label_is_a_command(s: Subject) -> None:
     before = s.truth.writes if s.truth else 0
     outcome = await s.apply(add=bad)
     failed_exactly(s, outcome, bad)
-    for setting, words in outcome.failed.items():
-        want("not a port" in words, f"{setting.ingress.label!r}: wanted the words 'not a port', got {words!r}")
+    for setting, text in outcome.failed.items():
+        want("not a port" in text, f"{setting.ingress.label!r}: wanted the words 'not a port', got {text!r}")
     want(outcome.writes == 0 and (not s.truth or s.truth.writes == before), "a command was sent")
 
 
@@ -156,7 +156,7 @@ async def another_kind_is_refused(s: Subject) -> None:
     if isinstance(one, SpectralRoute):
         stranger = CrossConnect(one.ingress, one.egress)
     else:
-        stranger = SpectralRoute(one.ingress, one.egress, Slot.flexgrid(0, 4))
+        stranger = SpectralRoute(one.ingress, one.egress, FrequencySlot.flexgrid(0, 4))
     elsewhere = replace(one, ingress=Port("elsewhere", one.ingress.label), egress=Port("elsewhere", one.egress.label))
     outcome = await s.apply(add=[stranger, elsewhere])
     failed_exactly(s, outcome, [stranger, elsewhere])
@@ -181,16 +181,16 @@ async def refusals_are_reported(s: Subject) -> None:
 
 @check("a change that is accepted but never carried out is reported, distinct from a refusal", "refusals", ports=4)
 async def accepted_and_never_done(s: Subject) -> None:
-    wanted, words = s.light((1, 2), (3, 4)), {}
+    wanted, texts = s.light((1, 2), (3, 4)), {}
     for kind in ("refuse", "silent-failure"):
         with s.known.wrong(kind, on="write"):
             outcome = await s.apply(add=wanted)
             failed_exactly(s, outcome, wanted)
             await s.shows(())
             await s.honest(outcome)
-            words[kind] = {re.sub(r"\S*\d\S*", "#", text) for text in outcome.failed.values()}
+            texts[kind] = {re.sub(r"\S*\d\S*", "#", text) for text in outcome.failed.values()}
         await s.clear()
-    same = words["refuse"] & words["silent-failure"]
+    same = texts["refuse"] & texts["silent-failure"]
     want(not same, f"the same words for refused and for not carried out: {sorted(same)}")
     _good(await s.apply(add=wanted))
 
@@ -223,10 +223,10 @@ async def what_stays_is_not_driven_over(s: Subject) -> None:
 
 
 @check("breaking one of two opposite connections leaves the other lit", "change", truth=False, ports=2)
-async def one_of_two_ways(s: Subject) -> None:
-    there, back = s.one(1, 2), s.one(2, 1)
+async def one_of_two_outcomes(s: Subject) -> None:
+    existing, back = s.one(1, 2), s.one(2, 1)
     await s.make((1, 2), (2, 1))
-    outcome = await s.apply(remove=[there])
+    outcome = await s.apply(remove=[existing])
     _good(outcome)
     await s.shows([back])
     want(outcome.observed - s.foreign == {back}, f"it reports {sorted(map(str, outcome.observed))}")

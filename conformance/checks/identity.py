@@ -20,7 +20,7 @@ WRONG = "wr0ng-Passw0rd"
 
 
 @check("a device identifies itself and lists its ports", "identify", effect=READS, truth=False, ports=0)
-async def says_who_it_is(s: Subject) -> None:
+async def reports_its_identity(s: Subject) -> None:
     identity = await s.device.identify()
     for field in ("vendor", "model", "serial", "firmware"):
         want(getattr(identity, field), f"the identity has no {field}: {identity}")
@@ -199,6 +199,6 @@ async def attenuations_are_read(s: Subject) -> None:
 
 
 @check("the device reports what it does when power returns", "persistence", effect=READS, truth=False, ports=0)
-async def says_what_persists(s: Subject) -> None:
+async def reports_what_persists(s: Subject) -> None:
     assert isinstance(s.device, Persistence)
     want(await s.device.persistence(), "it reports nothing")

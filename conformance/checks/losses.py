@@ -10,7 +10,7 @@ from conformance.subject import Subject
 from drivers.registry import driver_class
 from optics import TimedOut, Unreachable
 
-HERE, THERE = ((1, 2),), ((1, 4),)
+HERE, OTHER = ((1, 2),), ((1, 4),)
 """A connection that moves: one removal and one addition, with every command a change can need."""
 BYSTANDER = ((3, 3),)
 MOST = 40
@@ -20,10 +20,10 @@ MOST = 40
 async def _undisturbed(s: Subject) -> int:
     """How many writes the move takes when nothing fails; afterwards the connection is back."""
     before = s.known.writes
-    outcome = await s.apply(remove=s.light(*HERE), add=s.light(*THERE))
+    outcome = await s.apply(remove=s.light(*HERE), add=s.light(*OTHER))
     want(not outcome.failed, f"the undisturbed move failed: {dict(outcome.failed)}")
     writes = s.known.writes - before
-    await s.apply(remove=s.light(*THERE), add=s.light(*HERE))
+    await s.apply(remove=s.light(*OTHER), add=s.light(*HERE))
     want(writes > 0, "the move took no write")
     return writes
 
@@ -35,7 +35,7 @@ async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None
     are tried. wait_s: how long a delayed command may still be pending afterwards.
     """
     bystander = await s.make(*BYSTANDER)
-    here, there = await s.make(*HERE), s.light(*THERE)
+    here, existing = await s.make(*HERE), s.light(*OTHER)
     writes = await _undisturbed(s)
     stamps = s.since(bystander)
     more = {} if seconds is None else {"seconds": seconds}
@@ -46,17 +46,19 @@ async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None
         for nth in range(MOST) if not again else sorted({0, writes - 1}):
             violations, before = s.known.violations, s.known.writes
             with s.known.wrong(kind, on="write", after=nth, count=1, **more) as number:
-                outcome = await s.apply(remove=here, add=there, device=device)
+                outcome = await s.apply(remove=here, add=existing, device=device)
                 struck = s.known.fired(number)
             where = f"{kind} at write {nth + 1} of {writes}"
             want(struck or nth >= writes, f"{where}: the fault had no effect, the move took fewer writes than before")
             want(not outcome.failed, f"{where}: {dict(outcome.failed)}")
             if wait_s:
                 await asyncio.sleep(wait_s)
-            seen = await s.world(s.keys(there | bystander))
-            want(seen == s.keys(there | bystander), f"{where}: lit: {sorted(seen)}, wanted {sorted(s.keys(there | bystander))}")
+            seen = await s.world(s.keys(existing | bystander))
+            want(
+                seen == s.keys(existing | bystander), f"{where}: lit: {sorted(seen)}, wanted {sorted(s.keys(existing | bystander))}"
+            )
             want(s.known.violations == violations, f"{where}: a port in use was driven")
-            here, there = there, here
+            here, existing = existing, here
             if not struck:
                 break
             affected.append((where, s.known.writes - before))

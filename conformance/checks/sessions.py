@@ -74,22 +74,22 @@ async def a_cancelled_question(s: Subject) -> None:
 
 
 @check("a cancelled change leaves nothing behind, and the next change succeeds", "two callers")
-async def given_up_half_way(s: Subject) -> None:
-    here, there = s.light((1, 2), (3, 4)), s.light((1, 4), (3, 2))
+async def given_up_midway(s: Subject) -> None:
+    here, existing = s.light((1, 2), (3, 4)), s.light((1, 4), (3, 2))
     async with s.another() as device:
         for after in (1, 2):
             await s.apply(add=here, device=device)
             before = s.known.writes
-            changing = asyncio.create_task(s.apply(remove=here, add=there, device=device))
+            changing = asyncio.create_task(s.apply(remove=here, add=existing, device=device))
             await s.until(lambda before=before, after=after, task=changing: s.known.writes >= before + after or task.done(), 10.0)  # type: ignore[misc]
             changing.cancel()
             await asyncio.wait({changing}, timeout=GIVEN_UP_S)
             want(changing.done(), f"cancelled after {after} writes, it is still running {GIVEN_UP_S:.0f} s later")
             left = await device.read() - s.foreign
-            outcome = await s.apply(remove=left - there, add=there, device=device)
+            outcome = await s.apply(remove=left - existing, add=existing, device=device)
             want(not outcome.failed, f"cancelled after {after} writes; the next change failed: {dict(outcome.failed)}")
-            await s.shows(there)
-            await s.apply(remove=there, device=device)
+            await s.shows(existing)
+            await s.apply(remove=existing, device=device)
 
 
 @check("a closed device leaves no session, no task and no thread behind", "sessions", effect=Effect.READS, ports=0)
@@ -106,5 +106,5 @@ async def closed_tidily(s: Subject) -> None:
     want(not mine, f"tasks still running: {mine}")
     threads = [thread.name for thread in threading.enumerate() if device.name in thread.name]
     want(not threads, f"threads still running: {threads}")
-    gone = await s.until(lambda: s.known.sessions <= before, 2.0)
-    want(gone, f"{s.known.sessions} sessions are open, {before} were open before")
+    closed = await s.until(lambda: s.known.sessions <= before, 2.0)
+    want(closed, f"{s.known.sessions} sessions are open, {before} were open before")

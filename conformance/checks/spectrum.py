@@ -7,13 +7,13 @@ from dataclasses import replace
 from conformance.check import check
 from conformance.outcome import NotTried, want
 from conformance.subject import Subject, failed_exactly
-from optics import Setting, Slot, SpectralRoute
+from optics import FrequencySlot, Setting, SpectralRoute
 
 ROUTES = ((1, 1), (2, 2), (3, 1))
 
 
 @check("slots of one input are routed separately", "spectral", truth=False, ports=3)
-async def slots_go_their_ways(s: Subject) -> None:
+async def slots_are_routed_apart(s: Subject) -> None:
     routes = s.light(*ROUTES)
     outcome = await s.apply(add=routes)
     want(not outcome.failed, f"{dict(outcome.failed)}")
@@ -25,7 +25,7 @@ async def slots_go_their_ways(s: Subject) -> None:
 async def overlap_is_refused(s: Subject) -> None:
     (held,) = await s.make((1, 1))
     assert isinstance(held, SpectralRoute)
-    wider = replace(held, slot=Slot(held.slot.low_mhz - 50_000, held.slot.high_mhz + 50_000))
+    wider = replace(held, slot=FrequencySlot(held.slot.low_mhz - 50_000, held.slot.high_mhz + 50_000))
     for wrong in (s.clashing(held), wider):
         good = s.one(4, 2)
         outcome = await s.apply(add=[wrong, good])
@@ -57,8 +57,8 @@ async def no_slot_is_rounded(s: Subject) -> None:
     route = s.one(1, 1)
     assert isinstance(route, SpectralRoute)
     strange = [
-        replace(route, slot=Slot(route.slot.low_mhz + 137, route.slot.high_mhz + 137)),
-        replace(route, slot=Slot(150_000_000, 150_050_000)),
+        replace(route, slot=FrequencySlot(route.slot.low_mhz + 137, route.slot.high_mhz + 137)),
+        replace(route, slot=FrequencySlot(150_000_000, 150_050_000)),
     ]
     for one in strange:
         outcome = await s.apply(add=[one])
@@ -75,7 +75,7 @@ async def neighbours_stay_two(s: Subject) -> None:
     first = s.one(1, 1)
     assert isinstance(first, SpectralRoute)
     width_mhz = first.slot.high_mhz - first.slot.low_mhz
-    second = replace(first, slot=Slot(first.slot.high_mhz, first.slot.high_mhz + width_mhz))
+    second = replace(first, slot=FrequencySlot(first.slot.high_mhz, first.slot.high_mhz + width_mhz))
     for changes in ([[first], [second]], [[first, second]]):
         failed: set[Setting] = set()
         for adding in changes:
@@ -94,7 +94,10 @@ async def a_neighbour_keeps_its_edges(s: Subject) -> None:
     assert isinstance(middle, SpectralRoute)
     low, high = middle.slot.low_mhz, middle.slot.high_mhz
     exit_ = s.one(1, 2).egress
-    adjacent = {replace(middle, slot=slot, egress=exit_) for slot in (Slot(2 * low - high, low), Slot(high, 2 * high - low))}
+    adjacent = {
+        replace(middle, slot=slot, egress=exit_)
+        for slot in (FrequencySlot(2 * low - high, low), FrequencySlot(high, 2 * high - low))
+    }
     await s.apply(add=adjacent)
     since = s.since(adjacent)
     outcome = await s.apply(add=[middle])
@@ -111,7 +114,7 @@ async def one_slot_alone(s: Subject) -> None:
     if len(s.egress) < 2:
         raise NotTried("the device has a single output")
     routes = await s.make((1, 1), (2, 2))
-    gone = s.one(1, 1)
-    outcome = await s.apply(remove=[gone])
+    closed = s.one(1, 1)
+    outcome = await s.apply(remove=[closed])
     want(not outcome.failed, f"{dict(outcome.failed)}")
-    await s.shows(routes - {gone})
+    await s.shows(routes - {closed})

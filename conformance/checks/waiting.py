@@ -69,7 +69,7 @@ async def slower_than_promised(s: Subject) -> None:
 
 
 @check("the progress of a slow change is reported while it runs", "jobs", ports=4)
-async def tells_how_far(s: Subject) -> None:
+async def reports_progress(s: Subject) -> None:
     reports: list[Progress] = []
     assert isinstance(s.device, JobQueue)
     wanted = s.light((1, 2), (3, 4), (2, 1))

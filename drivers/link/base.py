@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 
-from drivers.link.tap import pass_on
+from drivers.link.recorder import pass_on
 from optics import Garbled, TestbedError, TimedOut, Unreachable
 
 LONGEST = 20
@@ -34,8 +34,8 @@ class Dropped(TimedOut):
 
 def discreet(error: TestbedError, secret: str) -> TestbedError:
     """The same error without the data last received and without `secret`: a device may echo a password, whole or in part."""
-    words = str(error).partition("; last received")[0]
-    return type(error)(words.replace(secret, "***") if secret else words, hint=error.hint)
+    text = str(error).partition("; last received")[0]
+    return type(error)(text.replace(secret, "***") if secret else text, hint=error.hint)
 
 
 def reset_at_the_end(sock: socket.socket, yes: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from drivers.link.base import Dropped, farthest_s, reset_at_the_end
-from drivers.link.tap import pass_on
+from drivers.link.recorder import pass_on
 from optics import BadFile, Garbled, TimedOut, Unreachable
 
 if TYPE_CHECKING:
@@ -203,12 +203,12 @@ def _expander(coding: str) -> zlib._Decompress | None:
     raise _UnknownCoding(f"it is in {coding[:40]!r}, though identity was asked for")
 
 
-_TOLD = ("content-type", "etag", "if-match")
+_SHOWN = ("content-type", "etag", "if-match")
 
 
 def _head(first: str, headers: Mapping[str, str]) -> bytes:
     """The start of a message as a transcript keeps it: the first line, the headers that mean something, an empty line."""
-    kept = [f"{name}: {value}" for name, value in headers.items() if name.lower() in _TOLD]
+    kept = [f"{name}: {value}" for name, value in headers.items() if name.lower() in _SHOWN]
     return "\n".join([first, *kept, "", ""]).encode("utf-8", "replace")
 
 

@@ -22,7 +22,7 @@ from xml.sax.saxutils import quoteattr
 
 from drivers.link.base import Dropped, farthest_s, reset_at_the_end
 from drivers.link.blocking import kept
-from drivers.link.tap import pass_on
+from drivers.link.recorder import pass_on
 from optics import BadFile, Garbled, Missing, Refused, TimedOut, Unreachable
 
 LOGIN_S = 10.0
@@ -206,7 +206,7 @@ class NetconfLink:
     def _log_in(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> Any:
         """In the device's thread: everything up to the hello."""
         try:
-            session = _session(self._told(loop))
+            session = _session(self._notified(loop))
         except ImportError as error:
             raise Missing(f"{self.who}: {self.address} needs ncclient", hint="pip install ncclient") from error
         from ncclient.transport import errors
@@ -233,12 +233,12 @@ class NetconfLink:
             if isinstance(error, errors.SSHUnknownHostError):
                 raise self._stranger(session) from error
             if isinstance(error, errors.AuthenticationError):
-                words = f"{self.who} refused the login of user {self.username!r} at {self.address}"
-                raise Refused(words, hint="username, password or the option key_file in the inventory") from error
+                text = f"{self.who} refused the login of user {self.username!r} at {self.address}"
+                raise Refused(text, hint="username, password or the option key_file in the inventory") from error
             if isinstance(error, Unreachable):
                 raise
             if isinstance(error, Exception):  # of ncclient, of paramiko, of sockets, of the library that reads a key file
-                raise Unreachable(f"{self.who}: no NETCONF session with {self.address}: {_words(error)}") from error
+                raise Unreachable(f"{self.who}: no NETCONF session with {self.address}: {_text(error)}") from error
             raise
         return session
 
@@ -250,7 +250,7 @@ class NetconfLink:
         hint = f"compare its fingerprint at the device, then: ssh-keyscan -p {self._port} {self._host} >> {file}"
         return Unreachable(f"{self.who}: the host key of {self.address} ({session.fingerprint}) {what}", hint=hint)
 
-    def _told(self, loop: asyncio.AbstractEventLoop) -> Callable[[str, str | Exception], None]:
+    def _notified(self, loop: asyncio.AbstractEventLoop) -> Callable[[str, str | Exception], None]:
         """The callback of ncclient's thread for an answer (message-id, text) or with an error (for the waiting caller)."""
 
         def settle(number: str, found: str | Exception) -> None:
@@ -268,7 +268,7 @@ class NetconfLink:
         return on_answer
 
 
-def _words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 

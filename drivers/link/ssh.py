@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from drivers.link.base import Dropped, farthest_s, reset_at_the_end
 from drivers.link.blocking import SLICE_S, BlockingLink, kept
-from drivers.link.tap import pass_on
+from drivers.link.recorder import pass_on
 from optics import DeviceConfig, Garbled, Missing, TimedOut, Unreachable
 
 T = TypeVar("T")
@@ -91,8 +91,8 @@ def connect(
     except Exception as error:  # of paramiko, of sockets, of the library that reads a key file
         transport.close()
         denied = isinstance(error, paramiko.AuthenticationException)
-        words = f"login as {login.username!r} denied" if denied else str(error) or type(error).__name__
-        raise Unreachable(f"{who}: {address}: {words}") from error
+        text = f"login as {login.username!r} denied" if denied else str(error) or type(error).__name__
+        raise Unreachable(f"{who}: {address}: {text}") from error
 
 
 def _quiet() -> None:

@@ -10,7 +10,7 @@ from drivers.rounds import Marks
 from drivers.session.crossconnects import CrossConnects, believed
 from drivers.watch import PATIENCE_S, patience_s, soon_s, watch
 from drivers.wire import unknown
-from drivers.wire.calient_rows import Connection, Pair, Work, holders, in_the_way, is_aid, work
+from drivers.wire.calient_rows import Connection, Pair, Work, blocking, holders, is_aid, work
 from drivers.wire.unknown import Unknown
 from optics import Change, Dbm, DeviceConfig, Outcome, Port, Setting, Traits
 
@@ -55,11 +55,11 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
 
     @abstractmethod
     async def _take_down(self, todo: Work, marks: Marks[Pair]) -> Iterable[Connection]:
-        """Remove what `todo` lists; return what could not be removed, with the device's reasons in `marks.words`."""
+        """Remove what `todo` lists; return what could not be removed, with the device's reasons in `marks.message`."""
 
     @abstractmethod
     async def _put_up(self, enter: Sequence[Connection], activate: Sequence[Connection], marks: Marks[Pair]) -> None:
-        """Reserve `enter`, activate `activate`; put the device's reason for each failure into `marks.words`."""
+        """Reserve `enter`, activate `activate`; put the device's reason for each failure into `marks.message`."""
 
     @abstractmethod
     async def _roll_back(self, stale: Sequence[Connection], marks: Marks[Pair]) -> None:
@@ -79,7 +79,7 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         return self._group
 
     async def read(self) -> frozenset[Setting]:
-        async with self._turn:
+        async with self._lock:
             return self._active(await self._rows())
 
     def holders(self) -> Mapping[Setting | Port, str]:
@@ -88,7 +88,7 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         """As the protocol says; a duplex AID alone means the side where light leaves, `1.2.5:in` the side where it enters."""
-        async with self._turn:
+        async with self._lock:
             levels = await self._power(ports)
         return {port: level for port, level in levels.items() if level > FLOOR_DBM}
 
@@ -106,7 +106,7 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
             todo = await missing()
         wanted = todo.wanted
         self._halves |= wanted - add.keys()
-        marks.words.update(todo.refused)
+        marks.reasons.update(todo.refused)
         marks.trying(pair for row in (*todo.delete, *todo.activate) for pair in row.pairs)
         await self._carry_out(todo, marks)
         excused: set[Pair] = set()  # made, but dark because no light enters
@@ -131,14 +131,14 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         state = {pair: row for row in rows for pair in row.pairs}
         for pair in wrong(rows):
             setting = remove.get(pair) or add.get(pair) or self._setting(pair)
-            failed[setting] = marks.words.get(pair) or _silence(pair, state.get(pair), last.watched_s)
+            failed[setting] = marks.reasons.get(pair) or _silence(pair, state.get(pair), last.watched_s)
         for pair, setting in remove.items():
-            if pair not in marks.tried and setting not in failed and (words := unknown.at(pair, self._strange)):
-                failed[setting] = f"not known whether it is there: {words}"
+            if pair not in marks.tried and setting not in failed and (text := unknown.at(pair, self._strange)):
+                failed[setting] = f"not known whether it is there: {text}"
         if stale := self._stale(rows, wrong(rows) & wanted):
-            first = dict(marks.words)  # the operator needs the first failure
+            first = dict(marks.reasons)  # the operator needs the first failure
             await self._roll_back(stale, marks)
-            marks.words.update(first)
+            marks.reasons.update(first)
             rows = await self._rows()
         return marks.outcome(self.name, self._active(rows), last.at_ns, failed)
 
@@ -147,9 +147,9 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         still = await self._take_down(todo, marks)
         if todo.delete:
             marks.broke()
-        blocked = in_the_way(todo.activate, still)
-        for connection, words in blocked.items():
-            marks.words.update({pair: words for pair in connection.pairs if pair not in marks.words})
+        blocked = blocking(todo.activate, still)
+        for connection, text in blocked.items():
+            marks.reasons.update({pair: text for pair in connection.pairs if pair not in marks.reasons})
         enter, activate = ([c for c in part if c not in blocked] for part in (todo.enter, todo.activate))
         await self._put_up(enter, activate, marks)
         marks.acknowledged()

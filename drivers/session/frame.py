@@ -30,17 +30,17 @@ class Device(ABC, Generic[K]):
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         self.name = config.name
         self.traits = traits
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @abstractmethod
     async def _round(self, change: Change, marks: Marks[K]) -> Outcome:
         """Read, send what is missing, watch. A lost answer raises an exception; the next round begins by reading."""
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
-        async with self._turn:
+        async with self._lock:
             marks = Marks[K](ready)
             return await in_rounds(marks, lambda: self._round(change, marks))
 
     async def close(self) -> None:
-        async with self._turn:
+        async with self._lock:
             await self._session.close()

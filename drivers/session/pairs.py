@@ -46,11 +46,11 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
 
     @abstractmethod
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        """Send the removals; put the device's reason for each failure into `marks.words`."""
+        """Send the removals; put the device's reason for each failure into `marks.message`."""
 
     @abstractmethod
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        """Send the new circuits; put the device's reason for each failure into `marks.words`."""
+        """Send the new circuits; put the device's reason for each failure into `marks.message`."""
 
     async def _drain(self) -> list[str]:
         """Empty the device's error queue and return it: errors queued before a command belong to another client.
@@ -60,7 +60,7 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
         return []
 
     async def read(self) -> frozenset[Setting]:
-        async with self._turn:
+        async with self._lock:
             return self._settings(await self._read())
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
@@ -86,40 +86,40 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
                 break  # else: neither made nor refused; a command that the switch lost is sent once more
         late = "" if last.done else "; ".join(await self._drain())  # an error that came after its command was acknowledged
         for pair, setting in wrong(last.report).items():
-            failed[setting] = marks.words.get(pair) or late or self._silence(pair, last.report, last.watched_s)
+            failed[setting] = marks.reasons.get(pair) or late or self._silence(pair, last.report, last.watched_s)
         for pair, setting in remove.items():
-            if pair not in marks.tried and setting not in failed and (words := self._unknown(pair)):
-                failed[setting] = f"not known whether it is there: {words}"
+            if pair not in marks.tried and setting not in failed and (text := self._unknown(pair)):
+                failed[setting] = f"not known whether it is there: {text}"
         return marks.outcome(self.name, self._settings(last.report), last.at_ns, failed)
 
-    async def _send(self, gone: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
-        """Break `gone`, make `new`, given the current map; a port held by a circuit that stays is not driven for another."""
-        marks.words.clear()
-        if gone or new:
+    async def _send(self, removed: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
+        """Break `removed`, make `new`, given the current map; a port held by a circuit that stays is not driven for another."""
+        marks.reasons.clear()
+        if removed or new:
             await self._drain()  # before anything goes dark: older errors are not about this change
             if await marks.begin():
                 seen = await self._read()
-                gone, new = gone & seen, new - seen
-        if gone:
-            marks.trying(gone)
-            await self._break(sorted(gone), marks)
+                removed, new = removed & seen, new - seen
+        if removed:
+            marks.trying(removed)
+            await self._break(sorted(removed), marks)
             marks.broke()
             if new:  # one query while dark, a fraction of a millisecond: is every port really free now?
                 soon = soon_s(self.traits, self._patience_s)
                 last = await watch(
-                    self._read, lambda now: gone & now <= marks.words.keys(), expected_s=self.traits.settle_s, patience_s=soon
+                    self._read, lambda now: removed & now <= marks.reasons.keys(), expected_s=self.traits.settle_s, patience_s=soon
                 )
                 seen = last.report
         for pair in sorted(new):
             if holders := [held for held in sorted(seen) if held[0] == pair[0] or held[1] == pair[1]]:
-                marks.words[pair] = self._taken(pair, holders[0])
-            elif words := self._unknown(pair):
-                marks.words[pair] = words
-        if free := sorted(pair for pair in new if pair not in marks.words):
+                marks.reasons[pair] = self._taken(pair, holders[0])
+            elif text := self._unknown(pair):
+                marks.reasons[pair] = text
+        if free := sorted(pair for pair in new if pair not in marks.reasons):
             marks.trying(free)
             await self._make(free, marks)
         marks.acknowledged()
-        if self._configured and (gone or new):
+        if self._configured and (removed or new):
             self._steady_at = time.monotonic() + self.traits.settle_s
 
     def _unknown(self, pair: Pair) -> str:
@@ -141,10 +141,10 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
         each pair gets its own answer and a good pair does not fail because of a bad one. `send` returns the reason for a refusal,
         empty if it was done; `read` the pairs that hold ports (default: the map).
         """
-        if not (words := await send(pairs)):
+        if not (text := await send(pairs)):
             return
         if len(pairs) == 1:
-            marks.words[pairs[0]] = words
+            marks.reasons[pairs[0]] = text
             return
         last = await watch(
             read or self._read,
@@ -153,8 +153,8 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
             patience_s=late_s(self.traits),
         )
         for pair in pairs:
-            if (pair in last.report) != making and (words := await send([pair])):
-                marks.words[pair] = words
+            if (pair in last.report) != making and (text := await send([pair])):
+                marks.reasons[pair] = text
 
     async def _watch_ports(
         self, ports: list[Port], read: Callable[[list[Port]], Awaitable[dict[Port, PortState]]], enabled: bool
@@ -188,8 +188,8 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
         others = sorted((a, b) for a, b in seen if a == pair[0] or b == pair[1])
         ingress, egress = self._labels(pair)
         reports = ", ".join("->".join(self._labels(other)) for other in others) or f"{ingress}->-"
-        gone = " gone" if pair in seen else ""
-        return f"wanted {ingress}->{egress}{gone}, reports {reports} after {watched_s:.1f} s, {self.UNSAID}"
+        removed = " gone" if pair in seen else ""
+        return f"wanted {ingress}->{egress}{removed}, reports {reports} after {watched_s:.1f} s, {self.UNSAID}"
 
     def _numbers(self, ports: Iterable[Port]) -> dict[int, Port]:
         """This device's ports by number; anything else is left out."""

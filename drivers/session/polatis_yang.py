@@ -75,16 +75,16 @@ class PolatisYang(PairSwitch):
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         wanted = self._numbers(ports)
-        async with self._turn:
+        async with self._lock:
             return {wanted[n]: level for n, level in (await self._levels()).items() if n in wanted}
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
-        async with self._turn:
+        async with self._lock:
             return await self._port_states(self._numbers(ports))
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
         wanted = self._own(ports)
-        async with self._turn:
+        async with self._lock:
             await self._set_ports(sorted(wanted), enabled)
             return await self._port_states(wanted)
 
@@ -104,12 +104,12 @@ class PolatisYang(PairSwitch):
 
     async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
         """As the protocol says; a port whose attenuator holds a power instead is absent."""
-        async with self._turn:
-            return self._told(self._numbers(ports), await self._attenuators(), await self._read())
+        async with self._lock:
+            return self._notified(self._numbers(ports), await self._attenuators(), await self._read())
 
     async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
         wanted = self._own(levels)
-        async with self._turn:
+        async with self._lock:
             held, pairs = await self._attenuators(), await self._read()
             source = {b: a for a, b in pairs}
             for port, level in levels.items():
@@ -131,7 +131,7 @@ class PolatisYang(PairSwitch):
                 for n, too_much in wrong.items():
                     self._losses[source[n], n] = self._loss((source[n], n)) - too_much
                 await self._set_attenuators({n: self._voa_of(n, depths[n], source) for n in wrong})
-            return self._told(wanted, await self._attenuators(), pairs)
+            return self._notified(wanted, await self._attenuators(), pairs)
 
     def _voa_of(self, n: int, depth: Db, source: Mapping[int, int]) -> Voa:
         return Voa(RELATIVE, round(depth + self._loss((source[n], n)), 2), source[n]) if depth else Voa(OFF)
@@ -149,7 +149,7 @@ class PolatisYang(PairSwitch):
         seen = await watch(self._levels, lambda now: not wrong(now), expected_s=settle_s, patience_s=2 * settle_s, extends=False)
         return wrong(seen.report)
 
-    def _told(self, wanted: Mapping[int, Port], held: Mapping[int, Voa], pairs: Iterable[Pair]) -> dict[Port, Db]:
+    def _notified(self, wanted: Mapping[int, Port], held: Mapping[int, Voa], pairs: Iterable[Pair]) -> dict[Port, Db]:
         source = {b: a for a, b in pairs}
         found: dict[Port, Db] = {}
         for n, port in wanted.items():

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from drivers.link.base import Dropped
 from drivers.link.http import Answer, HttpLink
-from drivers.wire.rest import restconf_words
+from drivers.wire.rest import restconf_message
 from optics import DeviceConfig, Garbled, Refused
 
 T = TypeVar("T")
@@ -76,9 +76,9 @@ class RestSession:
             hint = "username and password of the device in the inventory"
             raise Refused(f"{self._link.who} refused the login of user {self._link.username!r} (HTTP 401)", hint=hint)
         if answer.status == 403:
-            words = restconf_words(403, answer.body)
+            text = restconf_message(403, answer.body)
             hint = "a user with the right to change circuits; some are read-only over this interface"
-            raise Refused(f'{self._link.who} refused "{question}" to user {self._link.username!r}: {words}', hint=hint)
+            raise Refused(f'{self._link.who} refused "{question}" to user {self._link.username!r}: {text}', hint=hint)
         try:
             return parse(answer)
         except Garbled as error:

@@ -35,24 +35,24 @@ class Robot(CrossConnects[P]):
         self._check_s = float(config.options.get("check_s", CHECK_S)) / config.time_scale
 
 
-def in_turn(gone: Iterable[P], new: Iterable[P], wish: Iterable[P] = ()) -> list[tuple[bool, P]]:
+def one_by_one(removed: Iterable[P], new: Iterable[P], wish: Iterable[P] = ()) -> list[tuple[bool, P]]:
     """The moves, (True, pair) to plug and (False, pair) to unplug, in the order that keeps each port dark for the shortest time.
 
     The ports that a new fibre needs are freed just before it; every port is free when it is reused. wish: an order to follow as far
     as that allows (`Change.order`); pairs that no longer need a move are skipped.
     """
     place: dict[P, int] = {pair: at for at, pair in enumerate(wish)}
-    left: list[P] = sorted(gone)
+    left: list[P] = sorted(removed)
     fresh: set[P] = set(new)
-    turns: list[tuple[bool, P]] = []
+    moves: list[tuple[bool, P]] = []
     for _, _, pair in sorted((place.get(pair, len(place)), pair in fresh, pair) for pair in fresh.union(left)):
         if pair in fresh:
             for held in [other for other in left if other[0] == pair[0] or other[1] == pair[1]]:
                 left.remove(held)
-                turns.append((False, held))
-            turns.append((True, pair))
+                moves.append((False, held))
+            moves.append((True, pair))
         elif pair in left and pair in place:
             left.remove(pair)
-            turns.append((False, pair))
+            moves.append((False, pair))
     unasked: list[tuple[bool, P]] = [(False, pair) for pair in left]
-    return turns + unasked if place else unasked + turns
+    return moves + unasked if place else unasked + moves

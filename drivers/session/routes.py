@@ -29,13 +29,13 @@ H = TypeVar("H", bound=Held)
 class Work:
     """What to send: removals, (old, new) attenuations, new routes. refused: routes that are not attempted, with the reason."""
 
-    gone: list[SpectralRoute]
+    removed: list[SpectralRoute]
     tuned: list[tuple[SpectralRoute, SpectralRoute]]
     fresh: list[SpectralRoute]
     refused: dict[Setting, str]
 
     def __bool__(self) -> bool:
-        return bool(self.gone or self.tuned or self.fresh)
+        return bool(self.removed or self.tuned or self.fresh)
 
 
 class RouteSwitch(Device[Setting], Generic[H]):
@@ -61,16 +61,16 @@ class RouteSwitch(Device[Setting], Generic[H]):
     @abstractmethod
     async def _carry_out(
         self,
-        gone: Sequence[SpectralRoute],
+        removed: Sequence[SpectralRoute],
         tuned: Sequence[tuple[SpectralRoute, SpectralRoute]],
         new: Sequence[SpectralRoute],
         seen: H,
         marks: Marks[Setting],
     ) -> None:
-        """Send removals, then (old, new) attenuations, then new routes; put the reason for each failure into `marks.words`."""
+        """Send removals, then (old, new) attenuations, then new routes; put the reason for each failure into `marks.message`."""
 
     async def read(self) -> frozenset[Setting]:
-        async with self._turn:
+        async with self._lock:
             return frozenset((await self._look()).routes)
 
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
@@ -78,8 +78,8 @@ class RouteSwitch(Device[Setting], Generic[H]):
         seen = await self._look()
         failed: dict[Setting, str] = {}
         for setting in change.remove | change.add:
-            if words := self._unfit(setting, seen):
-                failed[setting] = words
+            if text := self._unfit(setting, seen):
+                failed[setting] = text
         remove = {s for s in change.remove - failed.keys() if isinstance(s, SpectralRoute)}
         add = {s for s in change.add - failed.keys() if isinstance(s, SpectralRoute)}
 
@@ -108,19 +108,19 @@ class RouteSwitch(Device[Setting], Generic[H]):
                 break  # else: neither made nor refused; a command that the device lost is sent once more
         for route in wrong(last.report):
             kept = "still there" if route in remove else "not reported"
-            failed[route] = marks.words.get(route) or f"{kept} after {last.watched_s:.1f} s, no error reported"
+            failed[route] = marks.reasons.get(route) or f"{kept} after {last.watched_s:.1f} s, no error reported"
         return marks.outcome(self.name, frozenset(last.report.routes), last.at_ns, failed)
 
-    async def _send(self, gone: set[SpectralRoute], new: set[SpectralRoute], seen: H, marks: Marks[Setting]) -> None:
-        marks.words.clear()
-        work = _sorted_out(gone, new, seen.routes)
+    async def _send(self, removed: set[SpectralRoute], new: set[SpectralRoute], seen: H, marks: Marks[Setting]) -> None:
+        marks.reasons.clear()
+        work = _sorted_out(removed, new, seen.routes)
         if work and await marks.begin():
             seen = await self._look()
-            work = _sorted_out(gone & seen.routes, new - seen.routes, seen.routes)
-        marks.words.update(work.refused)
+            work = _sorted_out(removed & seen.routes, new - seen.routes, seen.routes)
+        marks.reasons.update(work.refused)
         if work:
-            marks.trying([*work.gone, *(after for _, after in work.tuned), *work.fresh])
-            await self._carry_out(work.gone, work.tuned, work.fresh, seen, marks)
+            marks.trying([*work.removed, *(after for _, after in work.tuned), *work.fresh])
+            await self._carry_out(work.removed, work.tuned, work.fresh, seen, marks)
         marks.acknowledged()
 
     def _unfit(self, setting: Setting, seen: H) -> str:
@@ -134,24 +134,24 @@ class RouteSwitch(Device[Setting], Generic[H]):
         return self._fault(setting, seen)
 
 
-def _sorted_out(gone: Set[SpectralRoute], new: Set[SpectralRoute], held: Set[SpectralRoute]) -> Work:
-    """The commands for `gone` and `new`, given `held`: a mere change of attenuation is tuned in place, a conflict is refused."""
-    old = {route.route: route for route in sorted(gone)}
+def _sorted_out(removed: Set[SpectralRoute], new: Set[SpectralRoute], held: Set[SpectralRoute]) -> Work:
+    """The commands for `removed` and `new`, given `held`: a mere change of attenuation is tuned in place, a conflict is refused."""
+    old = {route.route: route for route in sorted(removed)}
     tuned = [(old[route.route], route) for route in sorted(new) if route.route in old]
-    gone = gone - {before for before, _ in tuned}
-    work = Work(sorted(gone), tuned, [], {})
-    standing = sorted(held - gone)
+    removed = removed - {before for before, _ in tuned}
+    work = Work(sorted(removed), tuned, [], {})
+    existing = sorted(held - removed)
     for route in sorted(new - {after for _, after in tuned}):
-        if words := in_the_way(route, (*standing, *work.fresh)):
-            work.refused[route] = words
+        if text := blocking(route, (*existing, *work.fresh)):
+            work.refused[route] = text
         else:
             work.fresh.append(route)
     return work
 
 
-def in_the_way(route: SpectralRoute, standing: Iterable[SpectralRoute]) -> str:
-    """Describe which of `standing` holds the spectrum that `route` wants; empty if none does."""
-    other = next((other for other in standing if _overlap(route, other)), None)
+def blocking(route: SpectralRoute, existing: Iterable[SpectralRoute]) -> str:
+    """Describe which of `existing` holds the spectrum that `route` wants; empty if none does."""
+    other = next((other for other in existing if _overlap(route, other)), None)
     if other is None:
         return ""
     port = route.ingress if route.ingress == other.ingress else route.egress

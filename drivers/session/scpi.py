@@ -85,14 +85,14 @@ class ScpiSession:
         try:
             if command and self._pace_s:
                 await self._link.send(f"{command}{self._end}".encode("ascii"), command)
-                self._said()
+                self._reported()
                 await self._pace()
             lead = "" if self._pace_s or not command else f"{command}{self._end}"
             data = lead + "".join(f"{line}{self._end}" for line in questions)
             try:
                 await self._link.exchange(data.encode("ascii"), complete, question=name, discard=True)
             finally:
-                self._said()
+                self._reported()
             return [read(answer) for read, answer in zip(readers, answers, strict=False)]  # more answers than questions: late ones
         except Garbled as error:
             await self._link.close()
@@ -106,7 +106,7 @@ class ScpiSession:
         if (wait_s := self._free_at - asyncio.get_running_loop().time()) > 0:
             await asyncio.sleep(wait_s)
 
-    def _said(self) -> None:
+    def _reported(self) -> None:
         """Count the pause from here: a line that was sent late does not shorten it."""
         self._free_at = asyncio.get_running_loop().time() + self._pace_s
 

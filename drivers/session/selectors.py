@@ -21,7 +21,7 @@ CHANNELS = 1000
 """More than the channels of a module; the largest in a catalogue has 400 (Santec OSX-100)."""
 DARK = 0
 """The channel of a module without light."""
-WAYS = ((r"([0-9]+)\.in", r"\1\.[1-9][0-9]*"),)
+DIRECTIONS = ((r"([0-9]+)\.in", r"\1\.[1-9][0-9]*"),)
 
 
 class Selectors(PairSwitch):
@@ -33,7 +33,7 @@ class Selectors(PairSwitch):
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
         self._sizes: Mapping[int, int] = {}  # module -> channels, as reported in this round
-        self._turning: set[int] = set()  # modules that were told to turn and have not yet reported that they rest
+        self._moving: set[int] = set()  # modules that were told to turn and have not yet reported that they rest
 
     @abstractmethod
     async def _modules(self) -> Mapping[int, int]:
@@ -63,30 +63,30 @@ class Selectors(PairSwitch):
         """The whole map; a module that turns is not there yet."""
         self._sizes = self._sizes or await self._modules()
         if not await self._busy():  # asked first: what is reported after it is at rest
-            self._turning.clear()
+            self._moving.clear()
         found = {module: await self._channel(module) for module in self._sizes}
-        at_rest = {module: channel for module, channel in found.items() if module not in self._turning}
+        at_rest = {module: channel for module, channel in found.items() if module not in self._moving}
         return frozenset(_pair(*held) for held in at_rest.items() if held[1] not in (DARK, self._rest(held[0])))
 
-    async def _send(self, gone: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
-        marks.words.clear()
-        if gone or new:
+    async def _send(self, removed: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
+        marks.reasons.clear()
+        if removed or new:
             await self._drain()
             if await marks.begin():
                 seen = await self._read()
-                gone, new = gone & seen, new - seen
-        marks.trying(gone | new)
+                removed, new = removed & seen, new - seen
+        marks.trying(removed | new)
         held = {pair[0]: pair for pair in seen}
-        if over := sorted(pair for pair in gone if pair[0] not in {module for module, _ in new}):
+        if over := sorted(pair for pair in removed if pair[0] not in {module for module, _ in new}):
             await self._break(over, marks)
             marks.broke()
         for pair in sorted(new):
             before = held.get(pair[0])
-            if before is not None and before not in gone:
-                marks.words[pair] = self._taken(pair, before)
+            if before is not None and before not in removed:
+                marks.reasons[pair] = self._taken(pair, before)
                 continue
             await self._make([pair], marks)
-            if pair not in marks.words:
+            if pair not in marks.reasons:
                 held[pair[0]] = pair
             elif before is not None:  # what it was to displace is not wanted all the same
                 await self._break([before], marks)
@@ -95,7 +95,7 @@ class Selectors(PairSwitch):
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         for pair in pairs:
             if (rest := self._rest(pair[0])) is None:
-                marks.words[pair] = (
+                marks.reasons[pair] = (
                     f"{self._labels(pair)[0]} is always connected with one of its channels: connect another one in the same "
                     "change, or name one that leads nowhere in options.rest"
                 )
@@ -109,12 +109,12 @@ class Selectors(PairSwitch):
     async def _go(self, pair: Pair, channel: int, marks: Marks[Pair]) -> None:
         """Turn the module of `pair` once the device is at rest: no source says what becomes of a command while it is busy."""
         if not await self._idle():
-            marks.words[pair] = f"not sent: the device has been busy for {self._patience_s:.1f} s"
+            marks.reasons[pair] = f"not sent: the device has been busy for {self._patience_s:.1f} s"
             return
-        self._turning.add(pair[0])
-        if words := await self._connect(pair[0], channel, marks):
-            self._turning.discard(pair[0])
-            marks.words[pair] = words
+        self._moving.add(pair[0])
+        if text := await self._connect(pair[0], channel, marks):
+            self._moving.discard(pair[0])
+            marks.reasons[pair] = text
 
     async def _idle(self) -> bool:
         """Wait until nothing moves; return whether that came."""

@@ -108,7 +108,7 @@ class Tl1Session:
         self._logged_in = False
         self._parser = tl1.Parser()
         self._tag = 0
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._used_at = 0.0
         self._keeper: asyncio.Task[None] | None = None
 
@@ -116,14 +116,14 @@ class Tl1Session:
         """Return the completed answer. Raises: Refused - denied, in the device's words; and as `batch`."""
         (reply,) = await self.batch([command], timeout_s=timeout_s)
         if not reply.completed:
-            raise Refused(f'{self._link.who} refused "{command}": {reply.words}')
+            raise Refused(f'{self._link.who} refused "{command}": {reply.message}')
         return reply
 
     async def refusals(self, commands: Sequence[Command]) -> list[str]:
         """As `batch`, but return for each command the reason of its refusal, empty if it was completed."""
         replies = await self.batch(commands)
         pairs = zip(commands, replies, strict=True)
-        return ["" if reply.completed else f'refused "{command}": {reply.words}' for command, reply in pairs]
+        return ["" if reply.completed else f'refused "{command}": {reply.message}' for command, reply in pairs]
 
     async def batch(self, commands: Sequence[Command], *, timeout_s: float | None = None) -> list[tl1.Reply]:
         """Send commands that do not depend on each other, return their answers in the order of the commands, denied ones too.
@@ -140,7 +140,7 @@ class Tl1Session:
         return await self._batch(commands, timeout_s)
 
     async def _batch(self, commands: Sequence[Command], timeout_s: float | None) -> list[tl1.Reply]:
-        async with self._turn:
+        async with self._lock:
             if not self._link.alive:
                 await self._start()
             return await self._patient(commands, timeout_s)
@@ -174,7 +174,7 @@ class Tl1Session:
         missing = set(tags)
         answers: dict[str, tl1.Reply] = {}
         strange: list[str] = []
-        received = self._parser.under_way
+        received = self._parser.in_progress
 
         def complete(chunk: bytes) -> bool | None:
             nonlocal received
@@ -189,10 +189,10 @@ class Tl1Session:
                         missing.discard(tag)
                         answers[tag] = message
                     elif message.ctag == "0":
-                        raise Garbled(f"one of {len(tags)} answers has no tag: {message.words}")
+                        raise Garbled(f"one of {len(tags)} answers has no tag: {message.message}")
                     else:
                         strange.append(message.ctag)
-            received = self._parser.under_way
+            received = self._parser.in_progress
             # Unsolicited messages are no sign that an answer will come.
             return not missing if not missing or received > before or len(answers) > came else None
 
@@ -205,9 +205,9 @@ class Tl1Session:
             await self._link.close()
             if not strange or isinstance(error, Dropped):
                 raise
-            words, last, received_last = str(error).partition("; last received")
+            text, last, received_last = str(error).partition("; last received")
             under = f"under tag {strange[0][:20]!r}, not {tags[0]!r}"
-            raise TimedOut(f"{words}; one came {under}{last}{received_last}", hint=error.hint) from error
+            raise TimedOut(f"{text}; one came {under}{last}{received_last}", hint=error.hint) from error
         except BaseException:
             await self._link.close()  # whatever is still pending must not meet the next question
             raise
@@ -254,7 +254,7 @@ class Tl1Session:
         self._logged_in = reply.completed or known
         if not self._logged_in and reply.error not in NO_SUCH_COMMAND:
             await self._link.close()
-            raise Refused(f'{self._link.who} refused "ACT-USER" of user {self._user!r}: {reply.words}')
+            raise Refused(f'{self._link.who} refused "ACT-USER" of user {self._user!r}: {reply.message}')
 
     async def _keep(self) -> None:
         """Ask for a header whenever the session has been idle; a session lost meanwhile is made again by the next question."""
@@ -263,7 +263,7 @@ class Tl1Session:
             await asyncio.sleep(max(0.01, self._used_at + self._keep_alive_s - loop.time()))
             if self._link.alive and loop.time() >= self._used_at + self._keep_alive_s:
                 with suppress(TestbedError):
-                    async with self._turn:
+                    async with self._lock:
                         await self._exchange([Command("RTRV-HDR")])
             elif not self._link.alive:
                 self._used_at = loop.time()
@@ -275,7 +275,7 @@ class Tl1Session:
             keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await keeper
-        async with self._turn:
+        async with self._lock:
             if self._link.alive and self._logged_in:
                 with suppress(TestbedError, TimeoutError):
                     async with asyncio.timeout(1.0):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from drivers.wire.calient_rows import is_aid, labels
-from drivers.wire.rest import Json, decimal, mapping, parse_json, quote, restconf_words, rows, text
+from drivers.wire.rest import Json, decimal, mapping, parse_json, quote, restconf_message, rows, text
 from drivers.wire.unknown import Unknown
 from optics import Garbled
 
@@ -21,7 +21,7 @@ Row = Mapping[str, Json]
 def body(status: int, content: bytes) -> Json:
     """The JSON of an answer. Raises: Garbled - another status than 200, or not JSON."""
     if status != 200:
-        raise Garbled(restconf_words(status, content))
+        raise Garbled(restconf_message(status, content))
     return parse_json(content)
 
 
@@ -38,8 +38,8 @@ def refusal(item: Json) -> str:
     status = text(held, "status")
     if status not in ("0", "1"):
         raise Garbled(f"status is neither 0 nor 1: {quote(repr(held))}")
-    said = [text(held, key, "") for key in ("msg", "description")]
-    return "" if status == "1" else ": ".join(word[:200] for word in said if word) or "failed, without words"
+    lines = [text(held, key, "") for key in ("msg", "description")]
+    return "" if status == "1" else ": ".join(word[:200] for word in lines if word) or "failed, without words"
 
 
 def refusals(answer: Json, count: int) -> list[str]:

@@ -25,7 +25,7 @@ class Connection:
 
     source: str
     destination: str
-    two_way: bool
+    bidirectional: bool
     name: str
     group: str
     admin: str = ""
@@ -38,13 +38,13 @@ class Connection:
 
     @property
     def kind(self) -> str:
-        return "2WAY" if self.two_way else "1WAY"
+        return "2WAY" if self.bidirectional else "1WAY"
 
     @property
     def pairs(self) -> frozenset[Pair]:
         """The directed circuits it carries: a two-way connection is two."""
-        there = (self.source, self.destination)
-        return frozenset({there, there[::-1]}) if self.two_way else frozenset({there})
+        existing = (self.source, self.destination)
+        return frozenset({existing, existing[::-1]}) if self.bidirectional else frozenset({existing})
 
     @property
     def engaged(self) -> bool:
@@ -74,9 +74,9 @@ def holders(device: DeviceName, rows: Iterable[Connection]) -> dict[Setting | Po
     }
 
 
-def make(source: str, destination: str, two_way: bool, group: str) -> Connection:
+def make(source: str, destination: str, bidirectional: bool, group: str) -> Connection:
     """A connection under the name the switch gives it by default: `in-out` two-way, `in>out` one-way (Quali, pynt)."""
-    return Connection(source, destination, two_way, f"{source}{'-' if two_way else '>'}{destination}", group)
+    return Connection(source, destination, bidirectional, f"{source}{'-' if bidirectional else '>'}{destination}", group)
 
 
 def parse(row: str) -> Connection:
@@ -136,10 +136,10 @@ def _held(pair: Pair, by: Pair) -> str:
     return f"port {pair[0] if pair[0] == by[0] else pair[1]} is held by {by[0]}->{by[1]}"
 
 
-def in_the_way(wanted: Iterable[Connection], standing: Iterable[Connection]) -> dict[Connection, str]:
-    """Which of `wanted` need a port that one of `standing` holds, in words: nothing is driven over what could not be taken down."""
+def blocking(wanted: Iterable[Connection], existing: Iterable[Connection]) -> dict[Connection, str]:
+    """Which of `wanted` need a port that one of `existing` holds, in words: nothing is driven over what could not be taken down."""
     found: dict[Connection, str] = {}
-    circuits = sorted({circuit for row in standing for circuit in row.pairs})
+    circuits = sorted({circuit for row in existing for circuit in row.pairs})
     for connection in wanted:
         for pair in sorted(connection.pairs):
             if held := next((circuit for circuit in circuits if _clash(pair, circuit)), None):
@@ -190,9 +190,9 @@ def work(
     kept_halves = {pair for row in drop if row.active for pair in row.pairs - remove}
     kept_halves |= halves - remove
     wanted = add | kept_halves
-    standing = [row for row in rows if row not in drop]
-    missing = wanted - {pair for row in standing if row.engaged for pair in row.pairs}
-    owned = {row: None for row in standing if not row.engaged and row.group == group}
+    existing = [row for row in rows if row not in drop]
+    missing = wanted - {pair for row in existing if row.engaged for pair in row.pairs}
+    owned = {row: None for row in existing if not row.engaged and row.group == group}
     activate = {row: None for row in owned if row.pairs <= missing}
     missing -= {pair for row in activate for pair in row.pairs}
     refused = {
@@ -200,13 +200,13 @@ def work(
     }
     leftovers: dict[Connection, None] = {}
     using: dict[tuple[str, str], list[int]] = {}  # side -> the standing connections that hold it
-    for at, row in enumerate(standing):
+    for at, row in enumerate(existing):
         for circuit in row.pairs:
             for side in zip(("in", "out"), circuit, strict=True):
                 using.setdefault(side, []).append(at)
     for pair in sorted(missing):
         for at in sorted({at for side in zip(("in", "out"), pair, strict=True) for at in using.get(side, ())}):
-            row = standing[at]
+            row = existing[at]
             if row in activate or row in leftovers:
                 continue
             if row in owned:
@@ -215,7 +215,7 @@ def work(
                 held = [circuit for circuit in row.pairs if _clash(pair, circuit)]
                 refused[pair] = f"{_held(pair, held[0])}, connection {row.name!r} of group {row.group!r} ({row.state})"
     strange = tuple(strange)
-    refused |= {pair: words for pair in missing & add if pair not in refused and (words := unknown.at(pair, strange))}
+    refused |= {pair: text for pair in missing & add if pair not in refused and (text := unknown.at(pair, strange))}
     missing -= refused.keys()
     enter: list[Connection] = []
     for a, b in sorted(missing, key=lambda pair: (natural(pair[0]), natural(pair[1]))):

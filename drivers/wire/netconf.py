@@ -36,7 +36,7 @@ def parse_reply(raw: str) -> Element:
         raise Garbled(f"a document type or an entity: {quote(raw)}")
     if name(root) != "rpc-reply":
         raise Garbled(f"no rpc-reply: {quote(raw)}")
-    if errors := [words for each in children(root, "rpc-error") if (words := _error(each))]:
+    if errors := [message for each in children(root, "rpc-error") if (message := _error(each))]:
         raise Refused("; ".join(errors))
     return root
 
@@ -73,12 +73,12 @@ def child(element: Element, *path: str) -> Element | None:
     return found
 
 
-def words(element: Element) -> dict[str, str]:
+def text(element: Element) -> dict[str, str]:
     """The trimmed text of the first direct child of each local name: one pass where many are wanted."""
     return {name(each): (each.text or "").strip() for each in reversed(element)}
 
 
-def said(element: Element, *path: str, default: str | None = None) -> str:
+def reported(element: Element, *path: str, default: str | None = None) -> str:
     """The text down `path`, trimmed. Raises: Garbled - absent without a default."""
     found = child(element, *path)
     if found is None:
@@ -90,7 +90,7 @@ def said(element: Element, *path: str, default: str | None = None) -> str:
 
 def number(element: Element, *path: str) -> Decimal:
     """The number down `path`, exact. Raises: Garbled."""
-    return decimal(said(element, *path), "/".join(path))
+    return decimal(reported(element, *path), "/".join(path))
 
 
 def show(element: Element) -> str:
@@ -127,11 +127,11 @@ def _within(element: Element, space: str) -> Element:
 
 def _error(error: Element) -> str:
     """The words of an rpc-error, empty for a warning."""
-    if said(error, "error-severity", default="error") == "warning":
+    if reported(error, "error-severity", default="error") == "warning":
         return ""
-    words = [said(error, "error-tag", default=""), said(error, "error-app-tag", default="")]
-    words += [said(error, "error-message", default=""), said(error, "error-path", default="")]
+    tokens = [reported(error, "error-tag", default=""), reported(error, "error-app-tag", default="")]
+    tokens += [reported(error, "error-message", default=""), reported(error, "error-path", default="")]
     info = child(error, "error-info")
     if info is not None:
-        words.append(re.sub(r"\s+", " ", "".join(str(part) for part in info.itertext())).strip())
-    return ": ".join(printable(word[:200], keep="") for word in words if word) or "an error without words"
+        tokens.append(re.sub(r"\s+", " ", "".join(str(part) for part in info.itertext())).strip())
+    return ": ".join(printable(word[:200], keep="") for word in tokens if word) or "an error without words"

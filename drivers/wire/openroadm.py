@@ -14,11 +14,11 @@ from decimal import Decimal
 from xml.sax.saxutils import escape
 
 from drivers.wire import netconf, unknown
-from drivers.wire.netconf import Element, children, said, tree
+from drivers.wire.netconf import Element, children, reported, tree
 from drivers.wire.rest import decimal
 from drivers.wire.roadm import mhz_of
 from drivers.wire.unknown import Unknown
-from optics import Garbled, Slot
+from optics import FrequencySlot, Garbled
 
 NS = "http://org/openroadm/device"
 INTERFACES_NS = "http://org/openroadm/interfaces"
@@ -69,7 +69,7 @@ class Interface:
     kind: str
     place: Place
     below: str = ""
-    slot: Slot | None = None
+    slot: FrequencySlot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Connection:
     name: str
     ingress: str
     egress: str
-    slot: Slot
+    slot: FrequencySlot
     mode: str
     source: str
     destination: str
@@ -98,7 +98,7 @@ class Table:
     odd: frozenset[Unknown]
     used: frozenset[str]
 
-    def find(self, kind: str, place: Place, slot: Slot | None = None) -> Interface | None:
+    def find(self, kind: str, place: Place, slot: FrequencySlot | None = None) -> Interface | None:
         """The interface of that kind at that port, of exactly that slot."""
         return next((i for i in self.interfaces.values() if (i.kind, i.place, i.slot) == (kind, place, slot)), None)
 
@@ -121,28 +121,28 @@ def parse_node(data: Element) -> Node:
     info = netconf.child(held, "info") if held is not None else None
     if held is None or info is None:
         raise Garbled(f"no org-openroadm-device with info: {netconf.show(data)[:200]!r}")
-    kind, version = said(info, "node-type", default="rdm"), said(info, "openroadm-version", default="2")
+    kind, version = reported(info, "node-type", default="rdm"), reported(info, "openroadm-version", default="2")
     if kind != "rdm" or not version.startswith("2"):
         raise Garbled(f"node-type {kind!r}, OpenROADM {version!r}: only a ROADM (rdm) of OpenROADM 2 is known here")
     directions: dict[Place, str] = {}
     outside: dict[str, list[Place]] = {}
     for pack in children(held, "circuit-packs"):
-        name = said(pack, "circuit-pack-name")
+        name = reported(pack, "circuit-pack-name")
         for port in children(pack, "ports"):
-            place = Place(name, said(port, "port-name"))
-            directions[place] = said(port, "port-direction", default="")
-            if said(port, "port-qual", default="") == "roadm-external":
+            place = Place(name, reported(port, "port-name"))
+            directions[place] = reported(port, "port-direction", default="")
+            if reported(port, "port-qual", default="") == "roadm-external":
                 outside.setdefault(name, []).append(place)
     labelled: dict[tuple[str, Place], str] = {}
     for row in children(held, "degree"):
         label = f"DEG{_index(row, 'degree-number')}"
         for end in children(row, "connection-ports"):
-            place = Place(said(end, "circuit-pack-name"), said(end, "port-name"))
+            place = Place(reported(end, "circuit-pack-name"), reported(end, "port-name"))
             labelled[label, place] = directions.get(place, "")
     for row in children(held, "shared-risk-group"):
         number = _index(row, "srg-number")
         for pack in children(row, "circuit-packs"):
-            for place in outside.get(said(pack, "circuit-pack-name"), []):
+            for place in outside.get(reported(pack, "circuit-pack-name"), []):
                 if LABEL.fullmatch(label := f"SRG{number}/{place.pack}/{place.port}"):
                     labelled[label, place] = directions[place]
     sides = [
@@ -150,7 +150,7 @@ def parse_node(data: Element) -> Node:
         for side in ("rx", "tx")
     ]
     vendor, model, serial, firmware = (
-        said(info, key, default="") or "not reported" for key in ("vendor", "model", "serial-id", "softwareVersion")
+        reported(info, key, default="") or "not reported" for key in ("vendor", "model", "serial-id", "softwareVersion")
     )
     return Node(vendor, model, serial, firmware, *sides)
 
@@ -168,23 +168,23 @@ def parse_table(data: Element, node: Node) -> Table:
     enters, leaves = ({place: label for label, place in side.items()} for side in (node.ingress, node.egress))
 
     def connection(row: Element) -> Connection:
-        words = netconf.words(row)
+        texts = netconf.text(row)
         source, destination = (found.get(name) for name in _ends(row))
-        mode = words.get("opticalControlMode", OFF)
+        mode = texts.get("opticalControlMode", OFF)
         if source is None or destination is None or source.place not in enters or destination.place not in leaves:
             raise Garbled("no such ports")
         slot = _passband((source, destination), found)
         if slot is None or mode not in _MODES:
             raise Garbled("no media channel that both ends share")
         ports = enters[source.place], leaves[destination.place]
-        return Connection(said(row, "connection-name"), *ports, slot, mode, source.name, destination.name)
+        return Connection(reported(row, "connection-name"), *ports, slot, mode, source.name, destination.name)
 
     def strange(row: Element) -> Unknown:
         """Its ports by their labels; a port that has none is none of ours. An end that is not in the list may be at any port."""
         sides = zip(_ends(row), (enters, leaves), strict=True)
         at = [(found[name].place, labels) for name, labels in sides if name in found]
         ports = {labels.get(place, f"{place.pack}/{place.port}") for place, labels in at}
-        text = f"roadm-connection {said(row, 'connection-name', default='')} from {' to '.join(_ends(row))}"
+        text = f"roadm-connection {reported(row, 'connection-name', default='')} from {' to '.join(_ends(row))}"
         return Unknown(text, frozenset(ports) if len(at) == 2 else frozenset())
 
     listed = [] if held is None else list(children(held, "roadm-connections"))
@@ -247,7 +247,7 @@ def deletion_of(entry: str, key: str, name: str) -> str:
 
 
 def _ends(row: Element) -> tuple[str, str]:
-    return said(row, "source", "src-if", default=""), said(row, "destination", "dst-if", default="")
+    return reported(row, "source", "src-if", default=""), reported(row, "destination", "dst-if", default="")
 
 
 def _index(row: Element, key: str) -> int:
@@ -258,31 +258,31 @@ def _index(row: Element, key: str) -> int:
 
 
 def _interface(row: Element) -> Interface:
-    words = netconf.words(row)
-    kind = words.get("type", "").rpartition(":")[2]
-    place = Place(words.get("supporting-circuit-pack-name", ""), words.get("supporting-port", ""))
+    texts = netconf.text(row)
+    kind = texts.get("type", "").rpartition(":")[2]
+    place = Place(texts.get("supporting-circuit-pack-name", ""), texts.get("supporting-port", ""))
     try:
         slot = _slot(row, kind)
     except (Garbled, ValueError):
         slot = None
-    return Interface(words.get("name", ""), kind, place, words.get("supporting-interface", ""), slot)
+    return Interface(texts.get("name", ""), kind, place, texts.get("supporting-interface", ""), slot)
 
 
-def _slot(row: Element, kind: str) -> Slot | None:
+def _slot(row: Element, kind: str) -> FrequencySlot | None:
     """The edges of a media channel, None for another kind. Raises: Garbled, ValueError - no whole MHz, or no slot."""
     if kind not in _CONTAINER:
         return None
     inner = netconf.child(row, _CONTAINER[kind][0])
-    words = {} if inner is None else netconf.words(inner)
+    texts = {} if inner is None else netconf.text(inner)
     if kind == MC:
-        low, high = (decimal(words.get(key, ""), key) * 1000 for key in ("min-freq", "max-freq"))
+        low, high = (decimal(texts.get(key, ""), key) * 1000 for key in ("min-freq", "max-freq"))
     else:
-        centre, half = decimal(words.get("frequency", ""), "frequency") * 1000, decimal(words.get("width", ""), "width") / 2
+        centre, half = decimal(texts.get("frequency", ""), "frequency") * 1000, decimal(texts.get("width", ""), "width") / 2
         low, high = centre - half, centre + half
-    return Slot(mhz_of(low, "the lower edge"), mhz_of(high, "the upper edge"))
+    return FrequencySlot(mhz_of(low, "the lower edge"), mhz_of(high, "the upper edge"))
 
 
-def _passband(ends: Sequence[Interface], found: Mapping[str, Interface]) -> Slot | None:
+def _passband(ends: Sequence[Interface], found: Mapping[str, Interface]) -> FrequencySlot | None:
     """The light that passes: the media channel at a degree, which may be wider than the channels in it; None if they disagree."""
     below = [found[end.below] for end in ends if end.below in found]
     bands = {each.slot for each in below if each.kind == MC} or {end.slot for end in ends}

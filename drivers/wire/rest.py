@@ -106,16 +106,16 @@ def whole(row: Mapping[str, Json], key: str) -> int:
     return int(found)
 
 
-def restconf_words(status: int, body: bytes) -> str:
+def restconf_message(status: int, body: bytes) -> str:
     """What a RESTCONF error says: its tags and messages, else the beginning of the body.
 
-    >>> restconf_words(409, b'{"ietf-restconf:errors":{"error":[{"error-tag":"in-use","error-message":"port 9"}]}}')
+    >>> restconf_message(409, b'{"ietf-restconf:errors":{"error":[{"error-tag":"in-use","error-message":"port 9"}]}}')
     'HTTP 409: in-use: port 9'
     """
     try:
         errors = mapping(mapping(parse_json(body), "body")["ietf-restconf:errors"], "errors")["error"]
-        said = [": ".join(text(e, k) for k in ("error-tag", "error-message") if k in e) for e in entries(errors, "error")]
-        return f"HTTP {status}: " + "; ".join(word for word in said if word)
+        lines = [": ".join(text(e, k) for k in ("error-tag", "error-message") if k in e) for e in entries(errors, "error")]
+        return f"HTTP {status}: " + "; ".join(word for word in lines if word)
     except (Garbled, KeyError):
         plain = re.sub(r"<[^<>]*>", " ", body[:2000].decode("utf-8", "replace"))
         plain = " ".join(plain.split())[:120]

@@ -10,7 +10,7 @@ from decimal import Decimal
 from drivers.wire import netconf
 from drivers.wire.netconf import Element, tree
 from drivers.wire.rest import decimal
-from optics import Garbled, Slot
+from optics import FrequencySlot, Garbled
 
 NS = "http://www.lumentum.com/lumentum-ote-connection"
 EDFA_NS = "http://www.lumentum.com/lumentum-ote-edfa"
@@ -31,7 +31,7 @@ class Connection:
     number: int
     ingress: str
     egress: str
-    slot: Slot
+    slot: FrequencySlot
     attenuation_db: Decimal
     lit: bool
     name: str = ""
@@ -100,21 +100,21 @@ def amplifiers(state: str) -> Element:
 
 
 def _parse(row: Element) -> Connection:
-    dn = _DN.fullmatch(netconf.said(row, "dn"))
+    dn = _DN.fullmatch(netconf.reported(row, "dn"))
     if not dn:
-        raise Garbled(f"dn {netconf.said(row, 'dn')!r}")
-    ends = [_PORT.fullmatch(netconf.said(row, "config", f"{side}-port-reference")) for side in ("input", "output")]
+        raise Garbled(f"dn {netconf.reported(row, 'dn')!r}")
+    ends = [_PORT.fullmatch(netconf.reported(row, "config", f"{side}-port-reference")) for side in ("input", "output")]
     if not all(ends):
         raise Garbled(f"no ports in {netconf.show(row)[:200]!r}")
     low, high = (mhz_of(netconf.number(row, "config", key), key) for key in ("start-freq", "end-freq"))
     try:
-        slot = Slot(low, high)
+        slot = FrequencySlot(low, high)
     except ValueError as error:
         raise Garbled(str(error)) from None
-    blocked = netconf.said(row, "config", "blocked", default="false")
+    blocked = netconf.reported(row, "config", "blocked", default="false")
     if blocked not in ("true", "false"):
         raise Garbled(f"blocked is {blocked!r}")
-    state = netconf.said(row, "config", "maintenance-state", default="in-service")
+    state = netconf.reported(row, "config", "maintenance-state", default="in-service")
     power = (_power(row, "input-channel-attributes"), _power(row, "output-channel-attributes"))
     ingress, egress = (end[1] for end in ends if end)
     return Connection(
@@ -125,13 +125,13 @@ def _parse(row: Element) -> Connection:
         slot,
         netconf.number(row, "config", "attenuation"),
         blocked == "false" and state == "in-service",
-        netconf.said(row, "config", "custom-name", default=""),
+        netconf.reported(row, "config", "custom-name", default=""),
         power,
     )
 
 
 def _power(row: Element, side: str) -> Decimal | None:
-    word = netconf.said(row, "state", side, "power", default="")
+    word = netconf.reported(row, "state", side, "power", default="")
     return decimal(word, "power") if word else None
 
 

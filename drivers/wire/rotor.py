@@ -72,17 +72,17 @@ def write_pairs(pairs: Iterable[Pair]) -> str:
 
 def parse_pairs(text: str) -> frozenset[Pair]:
     """Read pairs as `write_pairs` writes them. Raises: Garbled - another text, or a port twice."""
-    words = [] if text.strip() == "-" else text.split()
-    found = [_PAIR.fullmatch(word) for word in words]
+    tokens = [] if text.strip() == "-" else text.split()
+    found = [_PAIR.fullmatch(word) for word in tokens]
     if not text.strip() or None in found:
         raise Garbled(f"not pairs of ports: {text[:120]!r}")
     pairs = frozenset((int(match[1]), int(match[2])) for match in found if match)
-    if len({a for a, _ in pairs}) != len(words) or len({b for _, b in pairs}) != len(words):
+    if len({a for a, _ in pairs}) != len(tokens) or len({b for _, b in pairs}) != len(tokens):
         raise Garbled(f"a port in two circuits: {text[:120]!r}")
     return pairs
 
 
-def words_after(keyword: str, line: str) -> str:
+def fields_after(keyword: str, line: str) -> str:
     """The rest of a data line that must begin with `keyword`. Raises: Garbled."""
     first, _, rest = line.partition(" ")
     if first != keyword:
@@ -94,7 +94,7 @@ def one(keyword: str, lines: Sequence[str]) -> str:
     """The words of the only data line, which begins with `keyword`. Raises: Garbled."""
     if len(lines) != 1:
         raise Garbled(f"{len(lines)} data lines instead of one {keyword}: {' / '.join(lines)[:120]!r}")
-    return words_after(keyword, lines[0])
+    return fields_after(keyword, lines[0])
 
 
 def count(text: str) -> int:
@@ -125,7 +125,7 @@ def parse_map(lines: Sequence[str]) -> tuple[frozenset[Pair], frozenset[Pair]]:
     """Circuits that have settled, and those that have not yet. Raises: Garbled."""
     if len(lines) != 2:
         raise Garbled(f"not the lines MAP and MOVING: {' / '.join(lines)[:120]!r}")
-    settled, moving = parse_pairs(words_after("MAP", lines[0])), parse_pairs(words_after("MOVING", lines[1]))
+    settled, moving = parse_pairs(fields_after("MAP", lines[0])), parse_pairs(fields_after("MOVING", lines[1]))
     parse_pairs(write_pairs([*settled, *moving]))  # no port in both
     return settled, moving
 
@@ -134,7 +134,7 @@ def parse_failures(lines: Iterable[str]) -> dict[Pair, str]:
     """What each pair of a partly done command failed with. Raises: Garbled."""
     failed = {}
     for line in lines:
-        pair, _, why = words_after("FAILED", line).partition(" ")
+        pair, _, why = fields_after("FAILED", line).partition(" ")
         (key,) = parse_pairs(pair) or {None}
         if key is None:
             raise Garbled(f"not a pair of ports: {line[:120]!r}")
@@ -158,7 +158,7 @@ class Program:
     """A stored program: times in microseconds, and the circuits of each slot."""
 
     dwell_us: int
-    night_us: int
+    dark_window_us: int
     slots: tuple[frozenset[Pair], ...]
 
     @property
@@ -168,7 +168,7 @@ class Program:
         >>> Program(450000, 50000, (frozenset({(1, 18), (2, 17)}), frozenset())).crc
         '5836d5d3'
         """
-        text = f"{len(self.slots)} {self.dwell_us} {self.night_us}\n"
+        text = f"{len(self.slots)} {self.dwell_us} {self.dark_window_us}\n"
         text += "".join(f"{k} {write_pairs(pairs)}\n" for k, pairs in enumerate(self.slots))
         return f"{zlib.crc32(text.encode('ascii')):08x}"
 
@@ -176,21 +176,21 @@ class Program:
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where a rotor is, times in microseconds of its clock. state: MANUAL, STOPPED, WAITING, TURNING. slot: None set by hand.
-    night: whether light of `slot` is still to come."""
+    dark_window: whether light of `slot` is still to come."""
 
     state: str
     slot: int | None
-    night: bool
+    dark_window: bool
     cycle: int
     until_us: int | None
 
 
 def parse_position(lines: Sequence[str]) -> Position:
     """Read an answer to `POS?`. Raises: Garbled."""
-    words = one("POS", lines).split()
-    if len(words) != 6 or words[0] not in ("MANUAL", "STOPPED", "WAITING", "TURNING") or words[2] not in ("DAY", "NIGHT"):
+    tokens = one("POS", lines).split()
+    if len(tokens) != 6 or tokens[0] not in ("MANUAL", "STOPPED", "WAITING", "TURNING") or tokens[2] not in ("DAY", "NIGHT"):
         raise Garbled(f"not a position: {lines[0][:120]!r}")
-    state, slot, phase, cycle, _, until = words
+    state, slot, phase, cycle, _, until = tokens
     return Position(
         state, None if slot == "-" else count(slot), phase == "NIGHT", count(cycle), None if until == "-" else count(until)
     )

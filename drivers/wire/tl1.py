@@ -80,10 +80,10 @@ class Reply:
         return self.code == "COMPLD"
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """What the device said about a denial, on one line."""
-        said = ", ".join(part for part in (self.error, *self.comments, *self.stray, *self.rows) if part)
-        return said or self.code
+        text = ", ".join(part for part in (self.error, *self.comments, *self.stray, *self.rows) if part)
+        return text or self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Parser:
         return messages
 
     @property
-    def under_way(self) -> int:
+    def in_progress(self) -> int:
         """Bytes of answers that have begun and not ended; unsolicited messages do not count."""
         return sum(block.size for block in (*self._stack, *self._parts.values()) if block.solicited is not None)
 

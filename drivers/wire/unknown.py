@@ -26,7 +26,7 @@ class Unknown:
         return not self.ports or not self.ports.isdisjoint(labels)
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         return f"unknown, its row is not understood: {' '.join(printable(self.text, keep='').split())[:120]!r}"
 
 
@@ -53,9 +53,9 @@ def at(labels: Iterable[str], rows: Iterable[Unknown]) -> str:
     if row is None:
         return ""
     port = next((label for label in asked if label in row.ports), "")
-    return f"port {port} is {row.words}" if port else f"any port may be {row.words}"
+    return f"port {port} is {row.message}" if port else f"any port may be {row.message}"
 
 
 def holders(device: DeviceName, rows: Iterable[Unknown]) -> dict[Setting | Port, str]:
     """The ports of these rows, each with the row's own words."""
-    return {Port(device, printable(label, keep="")[:40]): row.words for row in rows for label in row.ports or {ANY}}
+    return {Port(device, printable(label, keep="")[:40]): row.message for row in rows for label in row.ports or {ANY}}

@@ -18,7 +18,7 @@ from decimal import Decimal
 from functools import lru_cache
 
 from drivers.wire.rest import decimal, quote
-from optics import Garbled, Slot
+from optics import FrequencySlot, Garbled
 
 STEP_MHZ = 1_000
 NARROWEST_MHZ = 10_000
@@ -55,7 +55,7 @@ class Row:
 class Band:
     """Adjacent rows that lead to one port with one attenuation (dB, exact)."""
 
-    slot: Slot
+    slot: FrequencySlot
     port: int
     db: Decimal
 
@@ -135,11 +135,11 @@ def bands(rows: Sequence[Row]) -> tuple[Band, ...]:
         here = None if row.blocked else (row.port, row.db)
         if here != held or row.mhz != high:
             if held:
-                found.append(Band(Slot(low, high), *held))
+                found.append(Band(FrequencySlot(low, high), *held))
             low, held = row.mhz, here
         high = row.mhz + STEP_MHZ
     if held:
-        found.append(Band(Slot(low, high), *held))
+        found.append(Band(FrequencySlot(low, high), *held))
     return tuple(found)
 
 
@@ -150,13 +150,13 @@ def whole(rows: Sequence[Row], first_mhz: int, last_mhz: int) -> tuple[Row, ...]
     return tuple(held.get(mhz, Row(mhz, BLOCKED[0], "0.000", BLOCKED[1])) for mhz in grid)
 
 
-def block(rows: Sequence[Row], slot: Slot) -> tuple[Row, ...]:
+def block(rows: Sequence[Row], slot: FrequencySlot) -> tuple[Row, ...]:
     """Block the rows of `slot`; their phase stays."""
     first, end = _span(rows, slot)
     return (*rows[:first], *(Row(row.mhz, BLOCKED[0], row.phase, BLOCKED[1]) for row in rows[first:end]), *rows[end:])
 
 
-def lead(rows: Sequence[Row], slot: Slot, port: int, db: Decimal) -> tuple[Row, ...]:
+def lead(rows: Sequence[Row], slot: FrequencySlot, port: int, db: Decimal) -> tuple[Row, ...]:
     """Lead the rows of `slot` to `port`, weakened by `db`, apart from a neighbour that would read as one with it; phases stay."""
     first, end = _span(rows, slot)
     near = {(row.port, row.db) for row in (*rows[max(0, first - 1) : first], *rows[end : end + 1]) if not row.blocked}
@@ -165,13 +165,13 @@ def lead(rows: Sequence[Row], slot: Slot, port: int, db: Decimal) -> tuple[Row, 
     return (*rows[:first], *(Row(row.mhz, f"{db:.3f}", row.phase, port) for row in rows[first:end]), *rows[end:])
 
 
-def _span(rows: Sequence[Row], slot: Slot) -> tuple[int, int]:
+def _span(rows: Sequence[Row], slot: FrequencySlot) -> tuple[int, int]:
     """Where the rows of `slot` begin and end among `rows`, which follow each other without a gap."""
     first, end = (min(len(rows), max(0, -((rows[0].mhz - edge) // STEP_MHZ))) for edge in (slot.low_mhz, slot.high_mhz))
     return first, end
 
 
-def fault(slot: Slot, db: Decimal, first_mhz: int, last_mhz: int) -> str:
+def fault(slot: FrequencySlot, db: Decimal, first_mhz: int, last_mhz: int) -> str:
     """Why a device of this range cannot hold such a band, empty when it can."""
     if slot.low_mhz % STEP_MHZ or slot.high_mhz % STEP_MHZ:
         return f"{slot} does not lie on the grid of 1 GHz"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from optics import Garbled, Slot
+from optics import FrequencySlot, Garbled
 
 CHANNELS = 96
 WIDTH_MHZ = 50_000
@@ -63,17 +63,17 @@ def write_map(entries: Mapping[int, Entry]) -> str:
     return ";".join(f"{channel},{entry.port},{entry.attenuation_db:.1f}" for channel, entry in sorted(entries.items()))
 
 
-def channels_of(slot: Slot, first_mhz: int = FIRST_MHZ) -> range | None:
+def channels_of(slot: FrequencySlot, first_mhz: int = FIRST_MHZ) -> range | None:
     """The channels that fill `slot` exactly, None when it does not lie on the channels' edges."""
     low, off_low = divmod(slot.low_mhz - (first_mhz - WIDTH_MHZ // 2), WIDTH_MHZ)
     high, off_high = divmod(slot.high_mhz - (first_mhz - WIDTH_MHZ // 2), WIDTH_MHZ)
     return range(low + 1, high + 1) if not (off_low or off_high) and 0 <= low < high <= CHANNELS else None
 
 
-def slot_of(first: int, last: int, first_mhz: int = FIRST_MHZ) -> Slot:
+def slot_of(first: int, last: int, first_mhz: int = FIRST_MHZ) -> FrequencySlot:
     """The spectrum of channels `first` to `last`."""
     low_mhz = first_mhz - WIDTH_MHZ // 2 + (first - 1) * WIDTH_MHZ
-    return Slot(low_mhz, low_mhz + (last - first + 1) * WIDTH_MHZ)
+    return FrequencySlot(low_mhz, low_mhz + (last - first + 1) * WIDTH_MHZ)
 
 
 def runs(entries: Mapping[int, Entry]) -> Iterable[tuple[int, int, Entry]]:

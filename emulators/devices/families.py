@@ -74,8 +74,8 @@ def family(driver: str) -> Family:
     except (Exception, SystemExit) as error:  # a third party's module may raise anything
         if driver in _BUILT_IN:
             raise
-        words = f"the emulator of {driver} ({where} of {_distribution(driver)}) cannot be imported"
-        raise ValueError(f"{words}: {type(error).__name__}: {error}") from error
+        text = f"the emulator of {driver} ({where} of {_distribution(driver)}) cannot be imported"
+        raise ValueError(f"{text}: {type(error).__name__}: {error}") from error
     return found
 
 

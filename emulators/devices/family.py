@@ -41,7 +41,7 @@ class Family:
     `preset` into the device as if it had always existed. login: the one that generated inventories use.
     coupler: the hosts' fibres are joined by a passive coupler and all enter the first ingress (a 1xN wavelength-selective switch);
     trunks: fibres from an egress of the device to an ingress of the same device that the lab needs. spectral: each host of a
-    generated lab sends in a slot of its own. turns: it may turn by the clock, faster than carriers follow (turning.py).
+    generated lab sends in a slot of its own. rotates: it may turn by the clock, faster than carriers follow (turning.py).
     baud: of its serial line. quick: keys of emulator.yml for devices under check: without waits of which
     no check is a test, as that for a login, and with ports enough for every check.
     styles: other ways to label its ports: a word of `ports` -> N labels for both sides.
@@ -62,7 +62,7 @@ class Family:
     coupler: bool = False
     trunks: tuple[tuple[str, str], ...] = ()
     square: bool = False
-    turns: bool = False
+    rotates: bool = False
     baud: int = 38_400  # Polatis RS-232
     quick: Mapping[str, float | str] = field(default_factory=dict)
     styles: Mapping[str, Callable[[int], Labels]] = field(default_factory=dict)

@@ -50,7 +50,7 @@ COMMAND_FAULTS: Mapping[str, str] = {
 }
 IMMEDIATE = frozenset({"session-ended", "reboot-keep", "reboot-lose", "clock-step"})
 """These happen once, at once or `at_s` from now, when they wait for no command (no match, on, after, count or probability)."""
-STANDING_FAULTS: Mapping[str, str] = {
+PERSISTENT_FAULTS: Mapping[str, str] = {
     "stuck-port": "the mirror of `port` does not move: no circuit on it is made or broken",
     "failed-port": "the hardware of `port` failed: no light, no new circuit",
     "dark-port": "the fibre at `port` is broken",
@@ -65,7 +65,7 @@ STANDING_FAULTS: Mapping[str, str] = {
 MOVES = frozenset({"silent-failure", "half-duplex", "robot-stalled"})
 """These strike the moves of a robot; on a robot `match`, `on` and `partial-bulk` do not choose among its moves."""
 ON_PORTS = frozenset({"stuck-port", "failed-port", "dark-port", "extra-loss", "drift", "port-locked"})
-NAMES = frozenset(COMMAND_FAULTS) | frozenset(STANDING_FAULTS)
+NAMES = frozenset(COMMAND_FAULTS) | frozenset(PERSISTENT_FAULTS)
 SECONDS: Mapping[str, float] = {
     "slow": 1.0, "late": 1.0, "split": 0.01, "merge": 0.05, "stale-read": 1.0, "idle-drop": 60.0, "clock-step": 3600.0,
 }  # fmt: skip
@@ -165,7 +165,7 @@ class Faults:
     """The faults of one device: added, listed and removed while it runs."""
 
     def __init__(self, seed: int = 0, *, robot: bool = False) -> None:
-        self._aside = frozenset(STANDING_FAULTS) | (MOVES if robot else frozenset())  # no command is struck by these
+        self._aside = frozenset(PERSISTENT_FAULTS) | (MOVES if robot else frozenset())  # no command is struck by these
         self._armed: dict[int, _Armed] = {}
         self._next = 1
         self._random = random.Random(f"faults/{seed}")
@@ -173,7 +173,7 @@ class Faults:
         self.next_s = math.inf  # when the next one begins or ends by itself
 
     def add(self, new: Fault, now: float = 0.0) -> int:
-        """Note `new`; return its number. It takes effect once `turn` has reported it, or at once if it has no `at_s`."""
+        """Note `new`; return its number. It takes effect once `toggle` has reported it, or at once if it has no `at_s`."""
         number, self._next = self._next, self._next + 1
         pattern = re.compile(new.match, re.IGNORECASE) if new.match else None
         begins_s = now + new.at_s
@@ -184,28 +184,28 @@ class Faults:
         self._note()
         return number
 
-    def turn(self, now: float) -> list[tuple[Fault, bool]]:
+    def toggle(self, now: float) -> list[tuple[Fault, bool]]:
         """Return the faults that are due to begin (True) or to end (False), in order of time."""
         if now < self.next_s:
             return []
-        turned: list[tuple[float, Fault, bool]] = []
+        toggled: list[tuple[float, Fault, bool]] = []
         for armed in self._armed.values():
             if armed.state == "waiting" and armed.begins_s <= now:
-                turned.append((armed.begins_s, armed.fault, True))
+                toggled.append((armed.begins_s, armed.fault, True))
                 armed.state = "over" if armed.fault.immediate else "active"
                 armed.fired += armed.fault.immediate
             if armed.state == "active" and armed.ends_s <= now:
-                turned.append((armed.ends_s, armed.fault, False))
+                toggled.append((armed.ends_s, armed.fault, False))
                 armed.state = "over"
         self._note()
-        turned.sort(key=lambda each: each[0])
-        return [(what, begins) for _, what, begins in turned]
+        toggled.sort(key=lambda each: each[0])
+        return [(what, begins) for _, what, begins in toggled]
 
     def remove(self, number: int) -> tuple[Fault, bool]:
         """Disarm fault `number`; return it and whether it was active. Raises KeyError: there is none."""
-        gone = self._armed.pop(number)
+        ended = self._armed.pop(number)
         self._note()
-        return gone.fault, gone.state == "active"
+        return ended.fault, ended.state == "active"
 
     def active(self) -> list[Fault]:
         """Return the faults in force now."""
@@ -249,7 +249,7 @@ class Faults:
         armed.fired += 1
         return True
 
-    def standing(self, kind: str) -> Fault | None:
+    def persistent(self, kind: str) -> Fault | None:
         """Return the first active fault named `kind`."""
         return next((a.fault for a in self._armed.values() if a.state == "active" and a.fault.kind == kind), None)
 

@@ -10,19 +10,19 @@ from collections import deque
 from collections.abc import Callable
 
 from emulators.devices.dialects.base import AnyDialect, Outgoing, Session
-from emulators.devices.transports.base import Access, Chunking, Conversation, Door, RunsOnce, Wire
-from emulators.devices.transports.doors import door
+from emulators.devices.transports.base import Access, Chunking, Conversation, Listener, RunsOnce, Wire
+from emulators.devices.transports.listeners import listener
 from emulators.devices.transports.pty import Line
 from emulators.optics.light import Lit, Optic
+from emulators.optics.rotor_schedule import RotorSchedule
 from emulators.optics.rotorplant import RotorPlant
-from emulators.optics.turning import Turning
 
-OnGlass = Callable[[str, frozenset[Lit], float], None]
+OnLightChange = Callable[[str, frozenset[Lit], float], None]
 """Called with the device's name, the circuits that pass light and the time (s, the loop's clock) at every change."""
-OnTurning = Callable[[str, Turning | None], None]
-"""Called with the device's name and the schedule it turns by, too fast for `OnGlass`; None: it follows that again."""
+OnSchedule = Callable[[str, RotorSchedule | None], None]
+"""Called with the device's name and the schedule it turns by, too fast for `OnLightChange`; None: it follows that again."""
 
-__all__ = ["Access", "Chunking", "DeviceServer", "Line", "OnGlass"]
+__all__ = ["Access", "Chunking", "DeviceServer", "Line", "OnLightChange"]
 
 
 class DeviceServer:
@@ -43,31 +43,31 @@ class DeviceServer:
         host: str = "127.0.0.1",
         port: int = 0,
         access: Access | None = None,
-        on_glass: OnGlass | None = None,
-        on_turning: OnTurning | None = None,
+        on_light_change: OnLightChange | None = None,
+        on_schedule: OnSchedule | None = None,
         chunking: Chunking = "whole",
         seed: int = 0,
     ) -> None:
         self.name, self.dialect, self.plant = name, dialect, plant or dialect.plant
-        self.on_glass, self.on_turning, self.chunking, self.scheme = on_glass, on_turning, chunking, scheme
+        self.on_light_change, self.on_schedule, self.chunking, self.scheme = on_light_change, on_schedule, chunking, scheme
         self.on_light: Callable[[str, float], None] | None = None  # called whenever any light may have changed
         self.loop: asyncio.AbstractEventLoop
         dialect.transport = scheme
-        self.door: Door = door(scheme, sock, access or Access(), host, port)
+        self.listener: Listener = listener(scheme, sock, access or Access(), host, port)
         self._pieces = random.Random(f"pieces/{seed}/{name}")
         self._conversations: dict[Session, Conversation] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = float("inf")
-        self._gone: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[None] | None = None
         self._version = -1
-        self._glass: frozenset[Lit] = frozenset()
-        self._turning: Turning | None = None
+        self._light: frozenset[Lit] = frozenset()
+        self._schedule: RotorSchedule | None = None
         self._shown: deque[tuple[float, float]] = deque(maxlen=100_000)  # up to when changes were looked for, when all were shown
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is taken."""
         self.loop = asyncio.get_running_loop()
-        await self.door.open(self)
+        await self.listener.open(self)
         self._settle(self.loop.time())
 
     async def stop(self) -> None:
@@ -75,19 +75,19 @@ class DeviceServer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self._armed_for = None, float("inf")
-        await self.door.shut()
+        await self.listener.shut()
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self._armed_for = None, float("inf")
 
     @property
     def port(self) -> int:
-        return self.door.port
+        return self.listener.port
 
     @property
     def address(self) -> str:
         """The address by which a client reaches the device."""
-        return self.door.address
+        return self.listener.address
 
     def add_fault(self, kind: str, **values: object) -> int:
         """Arm a fault (see faults.py); return its number. Raises ValueError."""
@@ -168,17 +168,17 @@ class DeviceServer:
 
     def _look(self, now: float) -> None:
         """Report light that changed. A schedule is in force before what it replaces ends, and ends after what follows it began."""
-        turning = self.plant.gate(now) if isinstance(self.plant, RotorPlant) else None
-        turned, self._turning = turning != self._turning, turning
-        if turned and turning is not None and self.on_turning is not None:
-            self.on_turning(self.name, turning)
+        schedule = self.plant.gate(now) if isinstance(self.plant, RotorPlant) else None
+        advanced, self._schedule = schedule != self._schedule, schedule
+        if advanced and schedule is not None and self.on_schedule is not None:
+            self.on_schedule(self.name, schedule)
         lit = self.plant.lit(now)
-        if lit != self._glass:
-            self._glass = lit
-            if self.on_glass is not None:
-                self.on_glass(self.name, lit, now)
-        if turned and turning is None and self.on_turning is not None:
-            self.on_turning(self.name, None)
+        if lit != self._light:
+            self._light = lit
+            if self.on_light_change is not None:
+                self.on_light_change(self.name, lit, now)
+        if advanced and schedule is None and self.on_schedule is not None:
+            self.on_schedule(self.name, None)
 
     def _together(self, outs: list[Outgoing], now: float) -> list[Outgoing]:
         """Join answers to one session that follow each other and are due: commands that came in one packet are answered in one."""

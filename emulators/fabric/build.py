@@ -17,10 +17,10 @@ from pathlib import Path
 
 from emulators.devices.families import family
 from emulators.fabric import functions, linux, relay
+from emulators.fabric.fibre_plant import FibrePlant, HostPort, Relight, Strand, Tie
 from emulators.fabric.gate import Gates
-from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
 from emulators.fabric.host import FIRST_PORT_INDEX, LOOPBACK, MGMT_INDEX
-from emulators.fabric.hosts import FIRST_GLASS_INDEX, CannotBuild, PortWatch, start
+from emulators.fabric.hosts import FIRST_LIT_INDEX, CannotBuild, PortWatch, start
 from emulators.fabric.linkwatch import Linkwatch
 from emulators.fabric.loss import program
 from emulators.fabric.netlink import (
@@ -36,7 +36,7 @@ from emulators.fabric.netlink import (
     link_state,
     no_redirect,
     redirect,
-    shaped_anew,
+    reshaped,
     shaper,
     unfiltered,
     unshaped,
@@ -47,7 +47,7 @@ from emulators.fabric.sshd import Keys
 from emulators.fabric.switches import OUTWARD, QUEUE_BYTES, UNLIMITED_BPS, at_once, cables, limited, queue_bytes, switched
 from emulators.inventory.config import LabConfig
 from emulators.optics.light import Lit
-from emulators.optics.turning import Turning
+from emulators.optics.rotor_schedule import RotorSchedule
 
 BRIDGE_INDEX, FIRST_MGMT_INDEX = 10, 5000
 
@@ -59,13 +59,13 @@ class Fabric:
         self,
         config: LabConfig,
         keys: Keys,
-        doors: Mapping[str, socket.socket],
+        listeners: Mapping[str, socket.socket],
         machine_proc: int,
-        function_doors: Mapping[str, socket.socket] | None = None,
+        function_listeners: Mapping[str, socket.socket] | None = None,
     ) -> None:
         """Build everything. Takes over the listening sockets, by host and by segment with functions. Raises: CannotBuild."""
         self.config = config
-        self.glass = laid(config)
+        self.fibre_plant = laid(config)
         self.cables = cables(config.segments)
         self.queues = Queues(config)
         self._index: dict[HostPort, int] = {}
@@ -82,9 +82,9 @@ class Fabric:
         self._flushing: Future[bool] = Future()
         self._flushing.set_result(True)
         self._one_flush = threading.Lock()
-        self.hosts = start(config, keys, doors, machine_proc)
+        self.hosts = start(config, keys, listeners, machine_proc)
         nets = {h.name: os.open(f"/proc/{h.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC) for h in self.hosts.values()}
-        self._lay_fibres(nets, function_doors or {})
+        self._lay_fibres(nets, function_listeners or {})
         for host in self.hosts.values():
             host.control.send(b"go")
         for name, host in self.hosts.items():
@@ -100,29 +100,29 @@ class Fabric:
         No packet crosses a broken circuit once this returns. Where light only goes away, the hosts lose carrier a moment later, as
         a network card takes a moment to notice: the caller, who has commands to answer, does not wait for the kernel's work.
         """
-        return self._apply(self.glass.show(device, lit))
+        return self._apply(self.fibre_plant.show(device, lit))
 
-    def turn(self, device: str, turning: Turning | None) -> None:
+    def advance(self, device: str, schedule: RotorSchedule | None) -> None:
         """Let packets through `device` by the clock, or by `show` alone. Raises: OSError - the kernel refuses (no BPF)."""
         self._darkening.result()
-        self.gates.show(device, turning)
+        self.gates.show(device, schedule)
         self._announce()
 
     def sever(self, fibre: str, cut: bool) -> Relight:
         """Cut a cable or a trunk, or splice it. Raises: KeyError - no such cable."""
-        return self._apply(self.glass.sever(fibre, cut))
+        return self._apply(self.fibre_plant.sever(fibre, cut))
 
     def swap(self, one: str, other: str, ends: str) -> list[Relight]:
         """Exchange two cables' plugs. Raises: KeyError, ValueError, as Glass."""
-        return [self._apply(change) for change in self.glass.swap(one, other, ends)]
+        return [self._apply(change) for change in self.fibre_plant.swap(one, other, ends)]
 
     def kill(self, port: HostPort, dead: bool) -> Relight:
         """Keep the link of `port` down, or let it work again."""
-        return self._apply(self.glass.kill(port, dead))
+        return self._apply(self.fibre_plant.kill(port, dead))
 
     def silence(self, port: HostPort, silent: bool) -> Relight:
         """Let the transmitter of `port` fall silent, or send again."""
-        return self._apply(self.glass.silence(port, silent))
+        return self._apply(self.fibre_plant.silence(port, silent))
 
     def unplug(self, cable: str, out: bool) -> None:
         """Pull a cable of a packet switch, or plug it in again. Raises: KeyError - no such cable."""
@@ -164,7 +164,9 @@ class Fabric:
         wanted: dict[int, int] = {}
         ends = [(self._index[port], bps) for port, bps in self._limits.items()]
         behind = self._limits.keys() - self._shaped_first
-        ends += [(self._index[receiver], self._limits[port]) for receiver, port in self.glass.sources.items() if port in behind]
+        ends += [
+            (self._index[receiver], self._limits[port]) for receiver, port in self.fibre_plant.sources.items() if port in behind
+        ]
         first = self._shaped_first.union(self.cables.values())
         ends += [(self._index[port] + OUTWARD, bps) for port, bps in self._limits.items() if port in first]
         for end, bps in ends:
@@ -176,7 +178,7 @@ class Fabric:
             if now == then:
                 continue
             if self._usual_bps[end] or (now and then):
-                messages.append(shaped_anew(end, then or self._usual_bps[end]))
+                messages.append(reshaped(end, then or self._usual_bps[end]))
             else:
                 added = shaper(end, then, limit_bytes=QUEUE_BYTES) if then else [unshaped(end)]
                 messages += [replace(message, absent_ok=True) for message in added]  # the host may be down
@@ -218,7 +220,7 @@ class Fabric:
             if self._flushing.running() or self._flushing.done():
                 self._flushing = self._flusher.submit(self._linkwatch.flush)
 
-    def _lay_fibres(self, nets: Mapping[str, int], function_doors: Mapping[str, socket.socket]) -> None:
+    def _lay_fibres(self, nets: Mapping[str, int], function_listeners: Mapping[str, socket.socket]) -> None:
         ocs = linux.new_network()
         with linux.inside(ocs):
             for scope in ("all", "default"):  # glass does not speak: no router solicitations out of its ends
@@ -233,21 +235,21 @@ class Fabric:
 
         fibres: list[Message] = []
         segment_at = {port: s for s in self.config.segments for port in cables([s]).values()}
-        turned = {HostPort(f.host, f.port) for f in self.config.fibres if family(self.config.devices[f.device].driver).turns}
+        advanced = {HostPort(f.host, f.port) for f in self.config.fibres if family(self.config.devices[f.device].driver).rotates}
         patches: list[Message] = [bridge(BRIDGE_INDEX, "mgmt"), link_state(BRIDGE_INDEX, True), link_state(LOOPBACK, True)]
         for name, host in self.config.hosts.items():
             for port, interface in host.interfaces.items():
-                index = FIRST_GLASS_INDEX + len(self._index)
+                index = FIRST_LIT_INDEX + len(self._index)
                 self._index[HostPort(name, port)] = self._entry[HostPort(name, port)] = index
-                turns = HostPort(name, port) in turned
+                rotates = HostPort(name, port) in advanced
                 segment = segment_at.get(HostPort(name, port))
                 rate_bps = segment.rate_bps if segment else self.config.rate_bps
                 near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
-                mac, most = port_mac(host.number, port), 1 if turns else at_once(rate_bps, self.config.mtu)
+                mac, most = port_mac(host.number, port), 1 if rotates else at_once(rate_bps, self.config.mtu)
                 fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name], segments=most)))
                 self._usual_bps[index] = self._usual_bps[index + OUTWARD] = rate_bps if rate_bps < UNLIMITED_BPS else 0
                 fibres.append(clsact(index))
-                if turns:
+                if rotates:
                     fibres += self._shape_first(HostPort(name, port), index, rate_bps)
                 else:
                     fibres += limited(index, rate_bps, queue_bytes(segment))
@@ -255,12 +257,12 @@ class Fabric:
             mac = f"02:0a:ff:{host.number >> 8:02x}:{host.number & 255:02x}:00"
             patches.append(veth(End(index, f"m{host.number}"), End(MGMT_INDEX, "mgmt", mac, net=nets[name])))
             patches.append(enslave(index, BRIDGE_INDEX))
-        self.gates = Gates(self._ocs, self.glass, self._entry, self._index)
+        self.gates = Gates(self._ocs, self.fibre_plant, self._entry, self._index)
         try:
             ends = functions.ends(self.config.segments, self.config.mtu)
             fibres += switched(self.config.segments, self._index, self.config.mtu, self.queues, ends)
             self._ocs.send(fibres)
-            self.functions = functions.start(self.config.segments, ends, function_doors)
+            self.functions = functions.start(self.config.segments, ends, function_listeners)
             if self.config.lines:
                 self._lay_lines(ocs)
             lab = Netlink()
@@ -296,10 +298,10 @@ class Fabric:
         return [veth(*ends), *limited(outer, rate_bps), clsact(inner), *up, redirect(index, outer)]
 
 
-def laid(config: LabConfig) -> Glass:
+def laid(config: LabConfig) -> FibrePlant:
     """Return the fibres and trunks of a lab, no light in them yet."""
     strands = (Strand(f.name, HostPort(f.host, f.port), f.device, f.enters, f.leaves, f.slot) for f in config.fibres)
-    return Glass(strands, (Tie(t.name, t.source, t.target) for t in config.trunks))
+    return FibrePlant(strands, (Tie(t.name, t.source, t.target) for t in config.trunks))
 
 
 def _explain(problem: OSError) -> str:

@@ -24,11 +24,11 @@ def contain(root: Callable[[Callable[[], None]], int], *, surrender: Callable[[]
     `root` gets a function to call once it starts no more processes by fork; `surrender` closes in the keeper what only the root
     may hold; `traces` are files, by folder descriptor and names, that go with the lab.
     """
-    here, there = os.pipe()
+    here, existing = os.pipe()
     linux.unshare(linux.NEW_PID)
     pid = os.fork()
     if pid == 0:
-        os.close(there)
+        os.close(existing)
         linux.die_with_parent(signal.SIGKILL)
 
         def inside() -> int:
@@ -49,7 +49,7 @@ def contain(root: Callable[[Callable[[], None]], int], *, surrender: Callable[[]
         signal.signal(number, pass_on)
     _, code = os.waitpid(pid, 0)
     remove(traces)
-    os.close(there)
+    os.close(existing)
     return os.waitstatus_to_exitcode(code) if os.WIFEXITED(code) else 128 + os.WTERMSIG(code)
 
 

@@ -43,12 +43,12 @@ class Functions:
         """Wait until it serves, as long as it lives. Raises: OSError - it cannot, or ended."""
         self._answer(None)
 
-    def order(self, **words: object) -> dict[str, object]:
+    def order(self, **texts: object) -> dict[str, object]:
         """Have the process carry out a request (process.py); return its state. Raises: OSError - it is gone, or does not answer."""
         if not self.pid:
             raise OSError(f"segment {self.segment.name}: the process of its functions has ended")
         self.ended()
-        self.control.send(json.dumps(words).encode(), socket.MSG_DONTWAIT)
+        self.control.send(json.dumps(texts).encode(), socket.MSG_DONTWAIT)
         return self._answer(ANSWER_S)
 
     def ended(self) -> bool:
@@ -63,13 +63,13 @@ class Functions:
     def _answer(self, timeout_s: float | None) -> dict[str, object]:
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
-        words = self.control.recv(ORDER_BYTES) if poll.poll(None if timeout_s is None else timeout_s * 1000) else b""
-        if not words:
+        text = self.control.recv(ORDER_BYTES) if poll.poll(None if timeout_s is None else timeout_s * 1000) else b""
+        if not text:
             raise OSError(f"segment {self.segment.name}: no answer from the process of its functions")
-        said: dict[str, object] = json.loads(words)
-        if "error" in said:
-            raise OSError(f"segment {self.segment.name}: functions: {said['error']}")
-        return said
+        reply: dict[str, object] = json.loads(text)
+        if "error" in reply:
+            raise OSError(f"segment {self.segment.name}: functions: {reply['error']}")
+        return reply
 
 
 def ends(segments: Sequence[Segment], mtu: int) -> dict[str, End]:
@@ -81,20 +81,20 @@ def ends(segments: Sequence[Segment], mtu: int) -> dict[str, End]:
     }
 
 
-def start(segments: Sequence[Segment], ends: Mapping[str, End], doors: Mapping[str, socket.socket]) -> dict[str, Functions]:
+def start(segments: Sequence[Segment], ends: Mapping[str, End], listeners: Mapping[str, socket.socket]) -> dict[str, Functions]:
     """Start the functions behind these ends. Takes over the doors, and the namespaces. Raises: OSError."""
     found = {}
     for number, segment in enumerate(segments):
         if segment.name in ends:
-            net, door = ends[segment.name].net, doors[segment.name]
+            net, listener = ends[segment.name].net, listeners[segment.name]
             assert net is not None
             data = _socket(net, place(number)[0])
             os.close(net)
             ours, orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pid = os.fork()
             if pid == 0:
-                linux.leave(partial(_serve, number, segment, data, door, orders))
-            for each in (data, door, orders):
+                linux.leave(partial(_serve, number, segment, data, listener, orders))
+            for each in (data, listener, orders):
                 each.close()
             found[segment.name] = Functions(segment, pid, ours)
     return found
@@ -116,8 +116,8 @@ def _socket(net: int, own: str) -> socket.socket:
     return data
 
 
-def _serve(number: int, segment: Segment, data: socket.socket, door: socket.socket, orders: socket.socket) -> int:
-    linux.close_all_but({data.fileno(), door.fileno(), orders.fileno()})
+def _serve(number: int, segment: Segment, data: socket.socket, listener: socket.socket, orders: socket.socket) -> int:
+    linux.close_all_but({data.fileno(), listener.fileno(), orders.fileno()})
     try:
         from emulators.functions.control import Place  # not above: numpy takes 0.1 s, and most labs have no functions
         from emulators.functions.process import Process
@@ -125,7 +125,7 @@ def _serve(number: int, segment: Segment, data: socket.socket, door: socket.sock
         orders.send(json.dumps({"error": str(problem)}).encode())
         return 1
     own, mac = place(number)
-    process = Process(segment.functions, Place(segment.name, own, PORT, mac, f"F{number + 1:04d}"), data, door, orders)
+    process = Process(segment.functions, Place(segment.name, own, PORT, mac, f"F{number + 1:04d}"), data, listener, orders)
     with suppress(OSError):
         # A switch does not get slower because hosts are busy; `nice` would count inside this session only (autogroup).
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(LAB))

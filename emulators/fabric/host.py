@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulators.fabric import interpreter, linux
-from emulators.fabric.doors import listen
 from emulators.fabric.netlink import Message, Netlink, address, link_state, subnet_route
 from emulators.fabric.programs import Programs
+from emulators.fabric.sockets import listen
 from emulators.fabric.sshd import SERVER
 
 LOOPBACK, MGMT_INDEX, FIRST_PORT_INDEX = 1, 90, 100
@@ -50,29 +50,29 @@ class HostPlan:
     sysctls: Mapping[str, str]
 
 
-def live(plan: HostPlan, control: socket.socket, door: socket.socket, machine_proc: int) -> int:
+def live(plan: HostPlan, control: socket.socket, listener: socket.socket, machine_proc: int) -> int:
     """Be the host until the lab ends. Speaks JSON over `control`: made, up, and how to shut or open the front door."""
     os.setsid()
-    linux.close_all_but({control.fileno(), door.fileno(), machine_proc})
+    linux.close_all_but({control.fileno(), listener.fileno(), machine_proc})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # first process of its pid namespace: the kernel buries the dead
     gc.freeze()
     try:
         os.sched_setaffinity(0, plan.cpus)
         _furnish(plan)
-        _tell(control, made=int(os.readlink("self", dir_fd=machine_proc)))
+        _send(control, made=int(os.readlink("self", dir_fd=machine_proc)))
         os.close(machine_proc)
         control.recv(64)
-        inner_door = _connect(plan)
-        _tell(control, up=True)
+        inner_listener = _connect(plan)
+        _send(control, up=True)
     except OSError as problem:
-        _tell(control, error=f"host {plan.name}: {problem}")
+        _send(control, error=f"host {plan.name}: {problem}")
         return 1
-    _keep_doors(plan, control, door, inner_door)
+    _keep_sockets(plan, control, listener, inner_listener)
     return 0
 
 
-def _tell(control: socket.socket, **words: object) -> None:
-    control.send(json.dumps(words).encode())
+def _send(control: socket.socket, **texts: object) -> None:
+    control.send(json.dumps(texts).encode())
 
 
 def _furnish(plan: HostPlan) -> None:
@@ -130,11 +130,11 @@ def _connect(plan: HostPlan) -> socket.socket:
     return listen(22, source)
 
 
-def _keep_doors(plan: HostPlan, control: socket.socket, door: socket.socket, inner_door: socket.socket) -> None:
+def _keep_sockets(plan: HostPlan, control: socket.socket, listener: socket.socket, inner_listener: socket.socket) -> None:
     poll = select.poll()
-    doors = {door.fileno(): door, inner_door.fileno(): inner_door}
-    front = door.fileno()
-    for fd in (control.fileno(), *doors):
+    listeners = {listener.fileno(): listener, inner_listener.fileno(): inner_listener}
+    front = listener.fileno()
+    for fd in (control.fileno(), *listeners):
         poll.register(fd, select.POLLIN)
     slow_s = 0.0
     programs = Programs()
@@ -146,30 +146,30 @@ def _keep_doors(plan: HostPlan, control: socket.socket, door: socket.socket, inn
             programs.priority.look()
         for fd, _ in ready:
             if fd != control.fileno():
-                if connection := _accepted(doors[fd]):
+                if connection := _accepted(listeners[fd]):
                     waiting.append((time.monotonic(), connection))
                 continue
-            words, ancillary, _, _ = control.recvmsg(ORDER_BYTES, socket.CMSG_SPACE(4))
-            if not words:
+            text, ancillary, _, _ = control.recvmsg(ORDER_BYTES, socket.CMSG_SPACE(4))
+            if not text:
                 return
-            if words.startswith(b"{"):
+            if text.startswith(b"{"):
                 try:
-                    _tell(control, **programs.obey(json.loads(words)))
+                    _send(control, **programs.obey(json.loads(text)))
                 except OSError as problem:
-                    _tell(control, refused=f"host {plan.name}: {problem}")
+                    _send(control, refused=f"host {plan.name}: {problem}")
                 continue
-            if words.startswith(b"slow "):
-                slow_s = float(words[5:])
-                _tell(control, ok=True)
+            if text.startswith(b"slow "):
+                slow_s = float(text[5:])
+                _send(control, ok=True)
                 continue
-            if front in doors:  # shut: a new connection is refused, open sessions continue
+            if front in listeners:  # shut: a new connection is refused, open sessions continue
                 poll.unregister(front)
-                doors.pop(front).close()
+                listeners.pop(front).close()
             for _, _, data in ancillary:
                 (front,) = struct.unpack("=i", data)
-                doors[front] = socket.socket(fileno=front)
+                listeners[front] = socket.socket(fileno=front)
                 poll.register(front, select.POLLIN)
-            _tell(control, ok=True)
+            _send(control, ok=True)
         served = [each for each in waiting if each[0] + slow_s <= time.monotonic()]
         waiting = [each for each in waiting if each not in served]
         for _, connection in served:
@@ -178,9 +178,9 @@ def _keep_doors(plan: HostPlan, control: socket.socket, door: socket.socket, inn
             _serve(connection)
 
 
-def _accepted(door: socket.socket) -> socket.socket | None:
+def _accepted(listener: socket.socket) -> socket.socket | None:
     try:
-        return door.accept()[0]
+        return listener.accept()[0]
     except OSError:
         return None
 

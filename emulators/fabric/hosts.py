@@ -17,7 +17,7 @@ from emulators.fabric.netlink import AdminWatch
 from emulators.fabric.sshd import Keys, server_config
 from emulators.inventory.config import LabConfig
 
-FIRST_GLASS_INDEX = 1000  # of interfaces: those of hosts come before
+FIRST_LIT_INDEX = 1000  # of interfaces: those of hosts come before
 JOB_UID = 65100  # of the first user of jobs; no distribution hands out numbers from here to 65533 by itself (Debian policy 9.2.2)
 
 RECEIVE_BYTES, MOST_RECEIVE_BYTES = 1 << 20, 32 << 20
@@ -32,7 +32,7 @@ class PortWatch(AdminWatch):
 
     def read(self) -> Iterable[tuple[int, bool]]:
         for index, up in super().read():
-            if FIRST_PORT_INDEX < index < FIRST_GLASS_INDEX:
+            if FIRST_PORT_INDEX < index < FIRST_LIT_INDEX:
                 yield index - FIRST_PORT_INDEX, up
 
 
@@ -44,7 +44,7 @@ class Host:
         self.pid = pid  # as this process sees it
         self.machine_pid = 0  # as the machine sees it: for nsenter
         self.control = control
-        self.door_open = True
+        self.port_open = True
         self.slow_s = 0.0
         self.ports: PortWatch
 
@@ -57,44 +57,44 @@ class Host:
         poll.register(self.control, select.POLLIN)
         if not poll.poll(None if within_s is None else within_s * 1000):
             raise CannotBuild(f"host {self.name}: no answer from its first process within {within_s:g} s")
-        words = self.control.recv(ORDER_BYTES)
-        said: dict[str, object] = json.loads(words) if words else {"error": f"host {self.name}: its first process died"}
-        if "error" in said:
-            raise CannotBuild(str(said["error"]))
-        return said
+        text = self.control.recv(ORDER_BYTES)
+        reply: dict[str, object] = json.loads(text) if text else {"error": f"host {self.name}: its first process died"}
+        if "error" in reply:
+            raise CannotBuild(str(reply["error"]))
+        return reply
 
-    def shut_door(self) -> None:
+    def close_port(self) -> None:
         """Refuse new SSH connections; open sessions continue."""
         self.control.send(b"shut")
         self.receive(5.0)
-        self.door_open = False
+        self.port_open = False
 
-    def slow_door(self, seconds: float) -> None:
+    def slow_port(self, seconds: float) -> None:
         """Delay the sshd of every new SSH connection by `seconds` (s); open sessions continue."""
         self.control.send(f"slow {seconds}".encode())
         self.receive(5.0)
         self.slow_s = seconds
 
-    def order(self, **words: object) -> dict[str, object]:
+    def order(self, **texts: object) -> dict[str, object]:
         """Have the host's first process carry out a request about its programs (programs.py). Raises: OSError - it cannot."""
         try:
-            self.control.send(json.dumps(words).encode())
-            said = self.receive(5.0)
+            self.control.send(json.dumps(texts).encode())
+            reply = self.receive(5.0)
         except CannotBuild as problem:
             raise OSError(str(problem)) from problem
-        if "refused" in said:
-            raise OSError(str(said["refused"]))
-        return said
+        if "refused" in reply:
+            raise OSError(str(reply["refused"]))
+        return reply
 
-    def open_door(self, listener: socket.socket) -> None:
+    def open_port(self, listener: socket.socket) -> None:
         """Take SSH connections at `listener`, which the host takes over."""
         self.control.sendmsg([b"open"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))])
         self.receive(5.0)
         listener.close()
-        self.door_open = True
+        self.port_open = True
 
 
-def start(config: LabConfig, keys: Keys, doors: Mapping[str, socket.socket], machine_proc: int) -> dict[str, Host]:
+def start(config: LabConfig, keys: Keys, listeners: Mapping[str, socket.socket], machine_proc: int) -> dict[str, Host]:
     """Start the hosts, which wait for their ports. Takes over the listening sockets, by host. Raises: CannotBuild."""
     common = _common_files(config, keys)
     cpus = host_cpus(config)
@@ -108,13 +108,13 @@ def start(config: LabConfig, keys: Keys, doors: Mapping[str, socket.socket], mac
         linux.unshare(linux.NEW_PID)
         pid = os.fork()
         if pid == 0:
-            linux.leave(partial(live, plan, child_end, doors[name], machine_proc))
+            linux.leave(partial(live, plan, child_end, listeners[name], machine_proc))
         linux.setns(own_pids, linux.NEW_PID)
         child_end.close()
         hosts[name] = Host(name, pid, parent_end)
     os.close(own_pids)
-    for door in doors.values():
-        door.close()
+    for listener in listeners.values():
+        listener.close()
     for host in hosts.values():
         host.machine_pid = int(str(host.receive()["made"]))
     return hosts

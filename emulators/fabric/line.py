@@ -22,7 +22,7 @@ class Network:
     delay_s: float
 
 
-NIGHT = Network(0, 0)
+DARK_WINDOW = Network(0, 0)
 
 
 class Line:

@@ -43,8 +43,8 @@ def setns(fd: int, kind: int) -> None:
 
 def mount(source: str, target: str | Path, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
     """mount(2)."""
-    words = [w.encode() if w is not None else None for w in (source, str(target), kind)]
-    _call("mount", *words, ctypes.c_ulong(flags), data.encode() if data else None, what=f"{source} on {target}")
+    tokens = [w.encode() if w is not None else None for w in (source, str(target), kind)]
+    _call("mount", *tokens, ctypes.c_ulong(flags), data.encode() if data else None, what=f"{source} on {target}")
 
 
 def bind(source: str | Path, target: str | Path, *, recursive: bool = False) -> None:

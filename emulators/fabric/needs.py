@@ -23,25 +23,25 @@ def missing() -> list[str]:
     """Name everything missing, each with how to get it; empty when the lab can run."""
     if not sys.platform.startswith("linux"):
         return ["emulated hosts need Linux"]
-    lacks = []
+    absent = []
     if not Path(SERVER).exists():
-        lacks.append(f"no {SERVER}: install openssh-server")
+        absent.append(f"no {SERVER}: install openssh-server")
     elif not any(line.startswith("sshd:") for line in Path("/etc/passwd").read_text().splitlines()):
-        lacks.append("no user sshd in /etc/passwd: install openssh-server")
+        absent.append("no user sshd in /etc/passwd: install openssh-server")
     if os.geteuid() != 0:
-        return [*lacks, "emulated hosts need root: run with sudo"]
-    here, there = os.pipe()
+        return [*absent, "emulated hosts need root: run with sudo"]
+    here, existing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        linux.leave(lambda: os.write(there, "\n".join(_kernel_lacks()).encode()))
-    os.close(there)
+        linux.leave(lambda: os.write(existing, "\n".join(_missing_in_kernel()).encode()))
+    os.close(existing)
     with os.fdopen(here) as answers:
-        lacks += answers.read().split("\n")
+        absent += answers.read().split("\n")
     os.waitpid(pid, 0)
-    return [lack for lack in lacks if lack]
+    return [lack for lack in absent if lack]
 
 
-def _kernel_lacks() -> list[str]:
+def _missing_in_kernel() -> list[str]:
     try:
         linux.unshare(linux.NEW_NS | linux.NEW_NET | linux.NEW_PID | linux.NEW_UTS | linux.NEW_IPC)
         linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
@@ -49,12 +49,12 @@ def _kernel_lacks() -> list[str]:
     except OSError as problem:
         return [f"no right to make namespaces ({problem}): CAP_SYS_ADMIN is needed, a container must be privileged"]
     netlink = Netlink()
-    lacks = []
+    absent = []
     for what, module, messages in PARTS:
         lack = _refusal(netlink, messages)
         if lack:
-            lacks.append(f"{what}: {lack}; try `modprobe {module.split(' and ')[0]}`, or a kernel with {module}")
-    return lacks
+            absent.append(f"{what}: {lack}; try `modprobe {module.split(' and ')[0]}`, or a kernel with {module}")
+    return absent
 
 
 def _refusal(netlink: Netlink, messages: list[Message]) -> str:

@@ -176,7 +176,7 @@ def by_source(index: int, number: int, mac: str, minor: int) -> Message:
     return Message(NEWTFILTER, CREATE, body, f"filter u32 of {mac}")
 
 
-def shaped_anew(index: int, rate_bps: int, *, burst_bytes: int = 16_384) -> Message:
+def reshaped(index: int, rate_bps: int, *, burst_bytes: int = 16_384) -> Message:
     """Change the rate of a `shaper` that is there; what waits in its queue stays."""
     return _htb_class(index, rate_bps, burst_bytes, 0, absent_ok=True)
 

@@ -32,12 +32,12 @@ def ranks() -> dict[int, int]:
     for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with suppress(OSError, ValueError):  # it has ended, or is no job's
             with Path(f"/proc/{pid}/environ").open("rb") as file:
-                words = dict(word.partition(b"=")[::2] for word in file.read(ENVIRONMENT_BYTES).split(b"\0"))
-            if b"TESTBED_JOB_DIR" not in words:
+                texts = dict(word.partition(b"=")[::2] for word in file.read(ENVIRONMENT_BYTES).split(b"\0"))
+            if b"TESTBED_JOB_DIR" not in texts:
                 continue
             stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
             parents[pid] = stat[stat.find("(") + 1 : stat.rfind(")")], int(stat[stat.rfind(")") + 2 :].split()[1])
-            found[pid] = int(words.get(b"LOCAL_RANK", b"0"))
+            found[pid] = int(texts.get(b"LOCAL_RANK", b"0"))
     return {pid: rank for pid, rank in found.items() if parents[pid][0] != "sh" or parents[pid][1] in found}
 
 

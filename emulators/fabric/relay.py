@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 
 from emulators.fabric import linux
-from emulators.fabric.glass import HostPort
+from emulators.fabric.fibre_plant import HostPort
 from emulators.fabric.line import Line, Network
 from emulators.fabric.netlink import Message, clsact, link_mtu, link_state
 from emulators.fabric.priority import LAB

@@ -19,22 +19,22 @@ class Keys:
     hosts: Mapping[str, tuple[str, str]]
 
 
-def ensure_keys(state: Path, doors: Mapping[str, int]) -> Keys:
+def ensure_keys(state: Path, listeners: Mapping[str, int]) -> Keys:
     """Make the missing keys in `state` and write its known_hosts for the front doors (host -> loopback port)."""
-    return _keys(state, "host_keys", "known_hosts", doors)
+    return _keys(state, "host_keys", "known_hosts", listeners)
 
 
-def ensure_device_keys(state: Path, doors: Mapping[str, int]) -> Keys:
+def ensure_device_keys(state: Path, listeners: Mapping[str, int]) -> Keys:
     """Do the same for the devices that are reached over SSH (device -> loopback port): known_hosts_devices."""
-    return _keys(state, "device_keys", "known_hosts_devices", doors)
+    return _keys(state, "device_keys", "known_hosts_devices", listeners)
 
 
-def _keys(state: Path, kept: str, known_hosts: str, doors: Mapping[str, int]) -> Keys:
+def _keys(state: Path, kept: str, known_hosts: str, listeners: Mapping[str, int]) -> Keys:
     _, client = _pair(state / "id_ed25519", "operator of the emulated lab")
     folder = state / kept
     folder.mkdir(mode=0o700, exist_ok=True)
-    hosts = {name: _pair(folder / name, name) for name in doors}
-    lines = (f"[127.0.0.1]:{port} {' '.join(hosts[name][1].split()[:2])}\n" for name, port in doors.items())
+    hosts = {name: _pair(folder / name, name) for name in listeners}
+    lines = (f"[127.0.0.1]:{port} {' '.join(hosts[name][1].split()[:2])}\n" for name, port in listeners.items())
     write_private(state / known_hosts, "".join(lines))
     return Keys(client, hosts)
 

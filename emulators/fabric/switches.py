@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from emulators.fabric.glass import HostPort
+from emulators.fabric.fibre_plant import HostPort
 from emulators.fabric.netlink import End, Message, bridge, clsact, enslave, link_state, redirect, shaper, veth
 from emulators.fabric.queues import Queues
 from emulators.inventory.config import Segment

@@ -74,7 +74,7 @@ class Control:
 
     def answer(self, line: bytes, now: float) -> bytes:
         """Carry out the request on one line; now: seconds of a monotonic clock."""
-        said: dict[str, object] = {}
+        reply: dict[str, object] = {}
         try:
             try:
                 request = json.loads(line)
@@ -86,14 +86,14 @@ class Control:
                 own = request.pop("id")
                 if not (_whole(own, -(2**63), 2**63 - 1) or (isinstance(own, str) and len(own) <= 64)):
                     raise Denied("malformed", "id: wanted an integer, or a string of at most 64 characters")
-                said["id"] = own
+                reply["id"] = own
             op = request.pop("op", None)
             if not isinstance(op, str) or op not in self._operations:
                 raise Denied("malformed", f"op: wanted one of {', '.join(self._operations)}")
-            said |= {"ok": True, **self._operations[op](request, now)}
+            reply |= {"ok": True, **self._operations[op](request, now)}
         except Denied as problem:
-            said |= {"ok": False, "code": problem.code, "error": str(problem)}
-        return json.dumps(said).encode() + b"\n"
+            reply |= {"ok": False, "code": problem.code, "error": str(problem)}
+        return json.dumps(reply).encode() + b"\n"
 
     def state(self, now: float) -> dict[str, object]:
         """What the lab's `status` shows of the switch."""
@@ -136,11 +136,11 @@ class Control:
 
 def _checked(request: Mapping[str, object], wanted: tuple[str, ...]) -> None:
     """Raises: Denied - a key is missing or unknown, or its value cannot be."""
-    if lacks := [key for key in wanted if key not in request]:
-        raise Denied("malformed", f"{lacks[0]} is missing")
+    if missing := [key for key in wanted if key not in request]:
+        raise Denied("malformed", f"{missing[0]} is missing")
     if unknown := sorted(set(request) - set(wanted)):
         raise Denied("malformed", f"unknown key {unknown[0][:64]!r}; wanted {', '.join(wanted) or 'none'}")
     for key in wanted:
-        fits, words = _VALUES[key]
+        fits, text = _VALUES[key]
         if not fits(request[key]):
-            raise Denied("malformed", f"{key}: wanted {words}")
+            raise Denied("malformed", f"{key}: wanted {text}")

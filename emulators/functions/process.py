@@ -29,7 +29,7 @@ class _Client:
         self.unread, self.unsent = b"", b""
         self.ended = False
 
-    def turn(self, control: Control, now: float, readable: bool) -> bool:
+    def advance(self, control: Control, now: float, readable: bool) -> bool:
         """Send, read and answer a little; False: the conversation is over. The last answer is left to the next turn."""
         try:
             if readable and not self.unsent:
@@ -62,17 +62,17 @@ class Process:
         functions: Mapping[str, Mapping[str, int]],
         place: Place,
         data: socket.socket,
-        door: socket.socket,
+        listener: socket.socket,
         orders: socket.socket,
     ) -> None:
-        self._data, self._door, self._orders = data, door, orders
-        for each in (data, door):
+        self._data, self._listener, self._orders = data, listener, orders
+        for each in (data, listener):
             each.setblocking(False)
         self.switch = Switch(functions, self._send)
         self.control = Control(self.switch, place)
         self._clients: dict[int, _Client] = {}
         self._poll = select.poll()
-        for each in (data, door, orders):
+        for each in (data, listener, orders):
             self._poll.register(each, select.POLLIN)
         self._buffer = memoryview(bytearray(DATAGRAM_BYTES))
 
@@ -87,10 +87,10 @@ class Process:
                 return
             if self._data.fileno() in ready:
                 self._receive()
-            if self._door.fileno() in ready:
+            if self._listener.fileno() in ready:
                 self._accept(now)
             for number, client in list(self._clients.items()):
-                if client.turn(self.control, now, bool(ready.get(number, 0) & ~select.POLLOUT)):
+                if client.advance(self.control, now, bool(ready.get(number, 0) & ~select.POLLOUT)):
                     self._poll.modify(number, select.POLLOUT if client.unsent else select.POLLIN)
                 else:
                     self._hang_up([number])
@@ -111,7 +111,7 @@ class Process:
 
     def _accept(self, now: float) -> None:
         with suppress(OSError):
-            connection, _ = self._door.accept()
+            connection, _ = self._listener.accept()
             if len(self._clients) >= MOST_CONNECTIONS:
                 connection.close()
                 return
@@ -126,10 +126,10 @@ class Process:
 
     def _obey(self, now: float) -> bool:
         """Carry out an order of the lab: `state`, `loss`, `restart`. False: the lab is gone."""
-        words = self._orders.recv(ORDER_BYTES)
-        if not words:
+        text = self._orders.recv(ORDER_BYTES)
+        if not text:
             return False
-        order: dict[str, Any] = json.loads(words)
+        order: dict[str, Any] = json.loads(text)
         match order["do"]:
             case "loss":
                 self.switch.loss = float(order["share"])

@@ -44,8 +44,8 @@ TOTALS = ("packets_in", "malformed", "foreign", "unsent", "lost")
 class Denied(Exception):
     """A request is not granted; `code` as in the dialect."""
 
-    def __init__(self, code: str, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
         self.code = code
 
 

@@ -103,7 +103,7 @@ def hosts_yml(wanted: Wanted) -> str:
         if wrong := next((f"{name}: {lane}" for name, own, _ in wanted.partitions for lane in own if lane >= lanes), ""):
             raise ValueError(f"--partition {wrong}: a host has the lanes 0 to {lanes - 1}")
         each = (f"{name}: {{lanes: {list(own)}{f', share: {share:g}' if share else ''}}}" for name, own, share in wanted.partitions)
-        lines.append(f"        testbed_slices: {{{', '.join(each)}}}     # plans name gpu01/{wanted.partitions[0][0]}, ...")
+        lines.append(f"        testbed_partitions: {{{', '.join(each)}}}     # plans name gpu01/{wanted.partitions[0][0]}, ...")
     lines.append("      hosts:")
     for number, port in enumerate(wanted.ssh_ports, 1):
         lines += [
@@ -295,20 +295,20 @@ def main(arguments: list[str] | None = None) -> int:
         if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
             parser.error("1 to 250 hosts with 1 to 8 ports each")
         write = write_ring if options.ring else write_lookahead if options.look_ahead else write_default
-        words = write_families(kinds, options) if kinds and not options.ring else write(options)
+        message = write_families(kinds, options) if kinds and not options.ring else write(options)
     except ValueError as problem:
         parser.error(str(problem))
     testbed = f"testbed --inventory {shlex.quote(str(options.out))}"
-    print(f"{options.out}: {words}\nnext: {testbed} up --topology PLAN, which starts the lab, or {testbed} lab start")
+    print(f"{options.out}: {message}\nnext: {testbed} up --topology PLAN, which starts the lab, or {testbed} lab start")
     return 0
 
 
 def line_of(text: str) -> tuple[int, float, int, float]:
     """A line as `--line` has it: port, milliseconds, packets, and the share that is lost. Raises: ValueError."""
-    words = text.split(":")
-    if len(words) not in (3, 4):
+    tokens = text.split(":")
+    if len(tokens) not in (3, 4):
         raise ValueError(f"--line {text}: wanted PORT:MS:PACKETS or PORT:MS:PACKETS:LOST, such as 1:20:16 or 1:20:16:0.01")
-    return int(words[0]), float(words[1]), int(words[2]), float(words[3]) if words[3:] else 0.0
+    return int(tokens[0]), float(tokens[1]), int(tokens[2]), float(tokens[3]) if tokens[3:] else 0.0
 
 
 def queue_of(text: str | None) -> tuple[int, str] | None:

@@ -1,8 +1,8 @@
 """The inventory of a look-ahead lab: a robotic patch panel, and a 1x2 switch before it at every host port, as TopoOpt proposes.
 
-The switches are ports of one fast matrix, `flip1`, which the inventory's `ways` make a bank of: a host's light goes on to side A
-or to side B, and what comes back from either goes to the host. Both sides end at the panel `robot1`, A at the first half of its
-ports, B at the second: whatever side is lit, the robot can wire the other.
+The switches are ports of one fast matrix, `flip1`, which the inventory's `directions` make a bank of: a host's light goes on to
+side A or to side B, and what comes back from either goes to the host. Both sides end at the panel `robot1`, A at the first half of
+its ports, B at the second: whatever side is lit, the robot can wire the other.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _devices(wanted: Wanted, count: int, size: int) -> Iterator[str]:
     yield f'    address: "tcp://127.0.0.1:{flip}"'
     yield "    traits:"
     yield f"      settle_s: {wanted.settle_s or 0.05}"
-    yield "      ways:                 # ingress, egress: a host's light to side A or B, and from either side back to the host"
+    yield "      directions:                 # ingress, egress: a host's light to side A or B, and from either side back to the host"
     for k in range(1, count + 1):
         yield f'        - ["{k}", "{size + count + k}|{size + 2 * count + k}"]'
         yield f'        - ["{count + k}|{2 * count + k}", "{size + k}"]'
@@ -65,8 +65,8 @@ def _fibres(hosts: int, ports: int, size: int) -> Iterator[str]:
         )
     yield "trunks:"
     for k, (name, port) in enumerate(numbered, 1):
-        for side, turn in (("a", 1), ("b", 2)):
-            at, plug = turn * count + k, (turn - 1) * count + k
+        for side, ring_change in (("a", 1), ("b", 2)):
+            at, plug = ring_change * count + k, (ring_change - 1) * count + k
             away = f'from: {{device: flip1, port: "{size + at}"}}, to: {{device: robot1, port: "E{plug}"}}'
             back = f'from: {{device: robot1, port: "W{plug}"}}, to: {{device: flip1, port: "{at}"}}'
             yield f"  - {{name: {side}-{name}-p{port}-out, {away}, length_m: 3.0, loss_db: 0.3}}"

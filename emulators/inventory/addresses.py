@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from emulators.devices.transports.doors import SCHEMES
+from emulators.devices.transports.listeners import SCHEMES
 from emulators.devices.transports.pty import DEFAULT_BAUD
 
 LOOPBACK = ("127.0.0.1", "localhost")
@@ -36,9 +36,9 @@ def parse(text: str, baud: int = DEFAULT_BAUD) -> Address:
         scheme, rest = "tcp", f"{found['host']}:{found['port']}"
     if scheme == "serial":
         path, _, query = rest.partition("?")
-        words = dict(parse_qsl(query, keep_blank_values=True))
-        speed = words.pop("baud", str(baud))
-        if not path.startswith("/") or words or not speed.isdecimal():
+        texts = dict(parse_qsl(query, keep_blank_values=True))
+        speed = texts.pop("baud", str(baud))
+        if not path.startswith("/") or texts or not speed.isdecimal():
             raise ValueError(f"address {text}: an emulated serial line is serial:///PATH?baud=N")
         return Address("serial", path=path, baud=int(speed))
     _, _, where = rest.rpartition("@")

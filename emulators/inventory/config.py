@@ -164,7 +164,7 @@ def read_config(inventory: Path) -> LabConfig:
                 job_user=str(facts.get("testbed_job_user", "testbed-job")),
             )
         except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"hosts.yml: {name}: {_words(problem)}")
+            problems.append(f"hosts.yml: {name}: {_text(problem)}")
         if facts.get("ansible_host", "127.0.0.1") not in ("127.0.0.1", "localhost"):
             problems.append(f"hosts.yml: {name}: ansible_host is {facts['ansible_host']}; an emulated host answers on 127.0.0.1")
     if len(keys) > 1 or (hosts and not any(keys)):
@@ -180,7 +180,7 @@ def read_config(inventory: Path) -> LabConfig:
         try:
             devices[name] = _device(name, entry, overrides.get(name) or {})
         except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"devices.yml: {name}: {_words(problem)}")
+            problems.append(f"devices.yml: {name}: {_text(problem)}")
     problems += [f"emulator.yml: devices: {name} is not in devices.yml" for name in sorted(set(overrides) - set(devices))]
 
     fibres: list[Fibre] = []
@@ -188,7 +188,7 @@ def read_config(inventory: Path) -> LabConfig:
         try:
             fibre = _fibre(entry)
         except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"fibres.yml: {entry}: {_words(problem)}")
+            problems.append(f"fibres.yml: {entry}: {_text(problem)}")
             continue
         if fibre.host not in hosts or fibre.port not in hosts[fibre.host].interfaces:
             problems.append(f"fibres.yml: {fibre.name}: no port {fibre.port} on a host {fibre.host} in hosts.yml")
@@ -200,7 +200,7 @@ def read_config(inventory: Path) -> LabConfig:
         try:
             trunks.append(trunk := _trunk(entry))
         except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"fibres.yml: trunks: {entry}: {_words(problem)}")
+            problems.append(f"fibres.yml: trunks: {entry}: {_text(problem)}")
             continue
         problems += [
             f"fibres.yml: {trunk.name}: device {device} is not in devices.yml"
@@ -213,7 +213,7 @@ def read_config(inventory: Path) -> LabConfig:
         try:
             segments.append(_segment(entry))
         except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"fibres.yml: segments: {entry}: {_words(problem)}")
+            problems.append(f"fibres.yml: segments: {entry}: {_text(problem)}")
     problems += [f"fibres.yml: {what}" for what in _unplugged(segments, [*fibres, *trunks], hosts)]
     rate_bps, mtu = round(float(extra.get("link_rate_mbps", 250)) * 1_000_000), int(extra.get("mtu", 9000))
     problems += [f"fibres.yml: {s.name}: {why}" for s in segments if (why := too_large(s.functions, mtu))]
@@ -227,7 +227,7 @@ def read_config(inventory: Path) -> LabConfig:
         try:
             lines.append(read_line(entry, rates))
         except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"emulator.yml: lines: {entry}: {_words(problem)}")
+            problems.append(f"emulator.yml: lines: {entry}: {_text(problem)}")
     problems += [f"emulator.yml: lines: {what}" for what in overloaded(lines, mtu)]
     if problems:
         raise BadInventory("\n".join(f"{inventory}/{problem}" for problem in problems))
@@ -366,5 +366,5 @@ def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool
     return one is not None and other is not None and one[0] < other[1] and other[0] < one[1]
 
 
-def _words(problem: Exception) -> str:
+def _text(problem: Exception) -> str:
     return f"{problem.args[0]} is missing" if isinstance(problem, KeyError) else str(problem)

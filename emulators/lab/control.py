@@ -26,17 +26,17 @@ from dataclasses import asdict
 
 from emulators.devices.server import DeviceServer
 from emulators.fabric import linux
-from emulators.fabric.doors import listen
+from emulators.fabric.fibre_plant import HostPort
 from emulators.fabric.functions import Functions
-from emulators.fabric.glass import HostPort
 from emulators.fabric.hosts import Host
+from emulators.fabric.sockets import listen
 from emulators.lab.injector import Injector
 from emulators.lab.priority import RanksPriority
 from emulators.lab.running import Lab
 from emulators.optics.light import Optic
 from emulators.optics.rotorplant import RotorPlant
 
-Words = dict[str, object]
+Fields = dict[str, object]
 Request = Mapping[str, object]
 CHANGES = frozenset({"faults.add", "faults.remove", "fibre", "fibre.swap", "link", "host.sshd", "host.down", "power"})
 """Requests that are kept in the log: the lab is not as it was built."""
@@ -47,16 +47,16 @@ def _numbered(faults: list[dict[str, object]]) -> list[dict[str, object]]:
     return [{"number": fault["id"], **{k: v for k, v in fault.items() if k != "id"}} for fault in faults]
 
 
-def _turning(plant: Optic) -> Words | None:
+def _schedule(plant: Optic) -> Fields | None:
     """The schedule by which a device turns: times in ns of CLOCK_MONOTONIC, slots from the first; None at rest."""
-    turning = plant.turning if isinstance(plant, RotorPlant) else None
-    if turning is None:
+    schedule = plant.schedule if isinstance(plant, RotorPlant) else None
+    if schedule is None:
         return None
-    times = {"start_ns": turning.start_ns, "dwell_ns": turning.dwell_ns, "night_ns": turning.night_ns}
-    return {**times, "slots": [sorted(turning.map(turn)) for turn in range(len(turning.slots))]}
+    times = {"start_ns": schedule.start_ns, "dwell_ns": schedule.dwell_ns, "dark_window_ns": schedule.dark_window_ns}
+    return {**times, "slots": [sorted(schedule.map(step)) for step in range(len(schedule.slots))]}
 
 
-def _functions(process: Functions) -> Words:
+def _functions(process: Functions) -> Fields:
     """What a packet switch's functions are doing; `running` false, and why, if they answer nothing."""
     try:
         return {"running": True, "pid": process.pid, **process.order(do="state")}
@@ -84,9 +84,9 @@ class Control:
         self._injector = Injector(lab)
         self._talks: set[asyncio.Task[None]] = set()
         self._priority, self._asker = RanksPriority(lab), object()
-        self._operations: dict[str, Callable[[Request], Words]] = {
+        self._operations: dict[str, Callable[[Request], Fields]] = {
             "status": self._status,
-            "glass": lambda _: {"glass": {name: sorted(pairs) for name, pairs in lab.glass.items()}},
+            "light": lambda _: {"light": {name: sorted(pairs) for name, pairs in lab.lit.items()}},
             "history": self._history,
             "writes": self._writes,
             "settle": self._settle,
@@ -132,7 +132,7 @@ class Control:
         for talk in self._talks:
             talk.cancel()
 
-    def answer(self, line: bytes, asker: object = None) -> Words:
+    def answer(self, line: bytes, asker: object = None) -> Fields:
         """Carry out one request. asker: the connection that it came by."""
         op: object = None
         self._asker = asker
@@ -155,18 +155,18 @@ class Control:
         except OSError as problem:
             return {"ok": False, "bad_request": False, "error": str(problem)}
 
-    def _status(self, _: Request) -> Words:
+    def _status(self, _: Request) -> Fields:
         lab = self._lab
         fabric = lab.fabric
         sources = lab.light.sources
         carriers = fabric.carriers() if fabric else {}
-        hosts: dict[str, Words] = {}
+        hosts: dict[str, Fields] = {}
         for name, host in lab.hosts.items():
             facts = lab.config.hosts[name]
             hosts[name] = {
                 "ssh": f"127.0.0.1:{facts.ssh_port}",
                 "mgmt_address": facts.mgmt_address,
-                "sshd": host.door_open,
+                "sshd": host.port_open,
                 "pid": host.machine_pid,
                 "ports": {
                     str(number): {
@@ -185,13 +185,13 @@ class Control:
                 "scheme": device.address.scheme,
                 "writes": lab.servers[name].plant.writes,
                 "settle_s": lab.servers[name].plant.settle_s,
-                "lit": sorted(lab.glass[name]),
+                "lit": sorted(lab.lit[name]),
             }
             for name, device in lab.config.devices.items()
         }
         return {
             "inventory": str(lab.config.inventory),
-            "pid": lab.doors.pid,
+            "pid": lab.listeners.pid,
             "uptime_s": round(time.monotonic() - self._started, 3),
             "rate_bps": lab.config.rate_bps,
             "mtu": lab.config.mtu,
@@ -205,7 +205,7 @@ class Control:
             "unplugged": sorted(lab.unplugged),
         }
 
-    def _history(self, request: Request) -> Words:
+    def _history(self, request: Request) -> Fields:
         """The history of a device's connections: [time (s, monotonic), event, ingress, egress].
 
         Light ends when the fabric had followed: until then packets may pass.
@@ -215,7 +215,7 @@ class Control:
             "history": [[server.shown_s(e.at_s) if e.what == "broken" else e.at_s, e.what, *e.pair] for e in server.plant.history]
         }
 
-    def _truth(self, request: Request) -> Words:
+    def _truth(self, request: Request) -> Fields:
         """The complete internal state of a device, with which tests compare its answers."""
         server = self._server(request)
         plant, now = server.plant, time.monotonic()
@@ -226,32 +226,32 @@ class Control:
         return {
             "writes": plant.writes,
             "violations": [[v.at_s, v.why, *v.pair] for v in plant.violations],
-            "glass": sorted(self._lab.glass[server.name]),
+            "light": sorted(self._lab.lit[server.name]),
             "history": self._history(request)["history"],
             "sessions": sessions,
-            "turning": _turning(plant),
+            "schedule": _schedule(plant),
         }
 
-    def _list_faults(self, _: Request) -> Words:
+    def _list_faults(self, _: Request) -> Fields:
         faults = {name: _numbered(server.list_faults()) for name, server in self._lab.servers.items()}
         for name, found in self._injector.listed().items():
             faults[name] = [*faults.get(name, []), *found]
         return {"faults": faults, "log": list(self._injector.log)}
 
-    def _add_fault(self, request: Request) -> Words:
+    def _add_fault(self, request: Request) -> Fields:
         values = {k: v for k, v in request.items() if k not in ("op", "device", "host", "kind")}
         if "host" in request:
             return {"number": self._injector.add(str(request["host"]), str(request["kind"]), values)}
         return {"number": self._server(request).add_fault(str(request["kind"]), **values)}
 
-    def _remove_fault(self, request: Request) -> Words:
+    def _remove_fault(self, request: Request) -> Fields:
         if "host" in request:
             self._injector.remove(int(str(request["number"])), str(request["host"]))
             return {}
         self._server(request).remove_fault(int(str(request["number"])))
         return {}
 
-    def _power(self, request: Request) -> Words:
+    def _power(self, request: Request) -> Fields:
         """Set the power that a fibre brings to an ingress port; a null `dbm` is no light. `weaker_db`: that much less than now."""
         server, port = self._server(request), str(request["port"])
         if "weaker_db" in request:
@@ -261,20 +261,20 @@ class Control:
         server.set_input(port, None if dbm is None else float(str(dbm)))
         return {}
 
-    def _writes(self, _: Request) -> Words:
+    def _writes(self, _: Request) -> Fields:
         """How many commands that change it each device received, and how often a port in use was driven."""
         plants = {name: server.plant for name, server in self._lab.servers.items()}
         violations = {name: len(plant.violations) for name, plant in plants.items()}
         return {"writes": {name: plant.writes for name, plant in plants.items()}, "violations": violations}
 
-    def _pieces(self, request: Request) -> Words:
+    def _pieces(self, request: Request) -> Fields:
         """Set how a device sends its replies from now on: "whole", "split" at random places, or one "byte" at a time."""
         if (pieces := request["as"]) not in ("whole", "split", "byte"):
             raise BadRequest(f"pieces: as {pieces!r}: wanted whole, split or byte")
         self._server(request).chunking = pieces
         return {"as": pieces}
 
-    def _settle(self, request: Request) -> Words:
+    def _settle(self, request: Request) -> Fields:
         """Give a device another switching time, and another time to boot."""
         seconds = float(str(request["s"]))
         server = self._server(request)
@@ -290,7 +290,7 @@ class Control:
             raise BadRequest(f"no device {name}; there are {', '.join(self._lab.servers)}")
         return self._lab.servers[name]
 
-    def _fibre(self, request: Request) -> Words:
+    def _fibre(self, request: Request) -> Fields:
         lab, name = self._lab, str(request["name"])
         electrical = lab.fabric.cables if lab.fabric else {}
         if name not in lab.light.strands and name not in lab.light.ties and name not in electrical:
@@ -298,7 +298,7 @@ class Control:
         lab.sever(name, bool(request["cut"]))
         return {"cut": sorted(lab.light.cut | lab.unplugged)}
 
-    def _swap(self, request: Request) -> Words:
+    def _swap(self, request: Request) -> Fields:
         lab, one, other, ends = self._lab, str(request["a"]), str(request["b"]), str(request.get("ends", "both"))
         for name in (one, other):
             if name not in lab.light.strands:
@@ -308,7 +308,7 @@ class Control:
         lab.swap(one, other, ends)
         return {"plugged": {name: lab.light.strands[name]._asdict() for name in (one, other)}}
 
-    def _link(self, request: Request) -> Words:
+    def _link(self, request: Request) -> Fields:
         """The port's link does not come up, whatever light arrives."""
         lab, port = self._lab, HostPort(str(request["host"]), int(str(request["port"])))
         if port.host not in lab.config.hosts or port.port not in lab.config.hosts[port.host].interfaces:
@@ -317,7 +317,7 @@ class Control:
         unplugged = [lab.fabric.cables[name] for name in lab.unplugged] if lab.fabric else []
         return {"dead": sorted(f"{host}:p{number}" for host, number in (*lab.light.dead, *unplugged))}
 
-    def _share(self, request: Request) -> Words:
+    def _share(self, request: Request) -> Fields:
         """Let all segments with `queue` in fibres.yml share uplinks by `fifo` or by `job`, in place of what is written there."""
         fabric, how = self._lab.fabric, request["share"]
         if how not in ("fifo", "job"):
@@ -326,7 +326,7 @@ class Control:
             raise BadRequest("queue.share: no segment here has racks and a queue in fibres.yml")
         return {"share": dict(fabric.share(str(how)))}
 
-    def _job(self, request: Request) -> Words:
+    def _job(self, request: Request) -> Fields:
         """Let these hosts be one job to switches whose uplinks are shared by jobs."""
         fabric, hosts = self._lab.fabric, request["hosts"]
         if not isinstance(hosts, list) or not hosts:
@@ -341,28 +341,28 @@ class Control:
             raise BadRequest(f"no running host {request['host']}")
         return host
 
-    def _host_down(self, request: Request) -> Words:
+    def _host_down(self, request: Request) -> Fields:
         """Power a host off: it stays down until the lab is restarted."""
         host = self._running(request)
         os.kill(host.pid, signal.SIGKILL)
         return {"host": host.name}
 
-    def _host_sshd(self, request: Request) -> Words:
+    def _host_sshd(self, request: Request) -> Fields:
         host, up = self._running(request), bool(request.get("up", True))
         if "slow_s" in request:
             slow_s = float(str(request["slow_s"]))
             if not 0.0 <= slow_s <= 3600.0:
                 raise BadRequest(f"slow_s {slow_s}: wanted 0 to 3600 seconds")
-            host.slow_door(slow_s)
-        if up and not host.door_open:
-            assert self._lab.doors.machine_net is not None
-            with linux.inside(self._lab.doors.machine_net):
+            host.slow_port(slow_s)
+        if up and not host.port_open:
+            assert self._lab.listeners.machine_net is not None
+            with linux.inside(self._lab.listeners.machine_net):
                 listener = listen(self._lab.config.hosts[host.name].ssh_port)
-            host.open_door(listener)
-        elif not up and host.door_open:
-            host.shut_door()
-        return {"host": host.name, "sshd": host.door_open, "slow_s": host.slow_s}
+            host.open_port(listener)
+        elif not up and host.port_open:
+            host.close_port()
+        return {"host": host.name, "sshd": host.port_open, "slow_s": host.slow_s}
 
-    def _stop(self, _: Request) -> Words:
+    def _stop(self, _: Request) -> Fields:
         asyncio.get_running_loop().call_later(0.05, self._lab.stopped.set)
-        return {"pid": self._lab.doors.pid}
+        return {"pid": self._lab.listeners.pid}

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 
 from emulators.devices.server import DeviceServer
-from emulators.fabric.glass import Glass, HostPort, Plug
+from emulators.fabric.fibre_plant import FibrePlant, HostPort, Plug
 from emulators.inventory.config import Fibre, LabConfig, Trunk
 from emulators.optics.light import Beam, coupler_loss_db
 
@@ -17,10 +17,10 @@ LASER_DBM = 0.0  # power that a host's transmitter puts into its fibre
 
 
 class Feeds:
-    """Keeps the inputs of `servers` true while fibres are cut and transmitters fall silent, both as `glass` knows them."""
+    """Keeps the inputs of `servers` true while fibres are cut and transmitters fall silent, both as `fibre_plant` knows them."""
 
-    def __init__(self, config: LabConfig, servers: Mapping[str, DeviceServer], glass: Glass) -> None:
-        self._servers, self._glass = servers, glass
+    def __init__(self, config: LabConfig, servers: Mapping[str, DeviceServer], fibre_plant: FibrePlant) -> None:
+        self._servers, self._fibre_plant = servers, fibre_plant
         self._fibres = config.fibres
         self._entering = self._plugged()
         self._leaving: dict[str, list[Trunk]] = {}
@@ -41,17 +41,17 @@ class Feeds:
         if isinstance(cable, Trunk):
             self._feed(cable, asyncio.get_running_loop().time())
             return
-        self._say(self._plug(cable))
+        self._emit(self._plug(cable))
 
     def moved(self) -> None:
         """Check where the fibres are plugged in now, and update the light that arrives there."""
         before, self._entering = self._entering, self._plugged()
         for plug in sorted({*before, *self._entering}):
             if before.get(plug) != self._entering.get(plug):
-                self._say(plug)
+                self._emit(plug)
 
     def _plug(self, fibre: Fibre) -> Plug:
-        strand = self._glass.strands[fibre.name]
+        strand = self._fibre_plant.strands[fibre.name]
         return (strand.device, strand.enters)
 
     def _plugged(self) -> dict[Plug, list[Fibre]]:
@@ -60,7 +60,7 @@ class Feeds:
             found.setdefault(self._plug(fibre), []).append(fibre)
         return found
 
-    def _say(self, plug: Plug) -> None:
+    def _emit(self, plug: Plug) -> None:
         server = self._servers[plug[0]]
         server.plant.set_beams(plug[1], self._arriving(plug))
         server.changed()
@@ -74,7 +74,7 @@ class Feeds:
         return tuple(
             Beam(LASER_DBM - fibre.loss_db - coupler_db, *(fibre.slot or ()))
             for fibre in fibres
-            if fibre.name not in self._glass.cut and HostPort(fibre.host, fibre.port) not in self._glass.silent
+            if fibre.name not in self._fibre_plant.cut and HostPort(fibre.host, fibre.port) not in self._fibre_plant.silent
         )
 
     def _onward(self, device: str, now: float) -> None:
@@ -84,7 +84,7 @@ class Feeds:
     def _feed(self, trunk: Trunk, now: float) -> None:
         (device, egress), (other, ingress) = trunk.source, trunk.target
         beams: tuple[Beam, ...] = ()
-        if trunk.name not in self._glass.cut:
+        if trunk.name not in self._fibre_plant.cut:
             beams = tuple(beam.weaker(trunk.loss_db) for beam in self._servers[device].plant.leaving(egress, now))
         server = self._servers[other]
         version = server.plant.version

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from emulators.fabric.glass import HostPort
+from emulators.fabric.fibre_plant import HostPort
 from emulators.inventory.config import LabConfig
 
 HOST_FAULTS: Mapping[str, str] = {
@@ -76,7 +76,7 @@ class HostFault:
     seconds: float | None = None
     seed: int = 1
 
-    def said(self) -> dict[str, object]:
+    def reported(self) -> dict[str, object]:
         """The fields that matter to its kind and are set."""
         fields = {"kind", *(name for names in _TAKES[self.kind] for name in names)}
         return {name: value for name, value in dataclasses.asdict(self).items() if name in fields and value is not None}
@@ -148,11 +148,11 @@ def host_fault(kind: str, host: str, config: LabConfig, **values: object) -> Hos
             given[name] = _TYPES[name](value)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"fault {kind}: {name}: {error}") from None
-        least, most, words = _RANGES.get(name, (-math.inf, math.inf, ""))
+        least, most, text = _RANGES.get(name, (-math.inf, math.inf, ""))
         if not least <= given[name] <= most:
-            raise ValueError(f"fault {kind}: {name} {value}: wanted {words}")
-    if lacks := sorted(needs - set(given)):
-        raise ValueError(f"fault {kind}: which {lacks[0].partition('_')[0]}?")
+            raise ValueError(f"fault {kind}: {name} {value}: wanted {text}")
+    if missing := sorted(needs - set(given)):
+        raise ValueError(f"fault {kind}: which {missing[0].partition('_')[0]}?")
     made = HostFault(kind, **given)
     _check_times(made)
     _check_place(made, host, config)
@@ -186,8 +186,8 @@ def _check_place(made: HostFault, host: str, config: LabConfig) -> None:
     if host not in config.hosts:
         raise ValueError(f"fault {made.kind}: no host {host}; there are {', '.join(config.hosts)}")
     if made.port is not None and made.port not in config.hosts[host].interfaces:
-        there = ", ".join(map(str, config.hosts[host].interfaces))
-        raise ValueError(f"fault {made.kind}: no port {made.port} on {host}; it has {there}")
+        place = ", ".join(map(str, config.hosts[host].interfaces))
+        raise ValueError(f"fault {made.kind}: no port {made.port} on {host}; it has {place}")
 
 
 def switch_ports(config: LabConfig, at: str, port: int | None = None) -> tuple[str, frozenset[HostPort]]:
@@ -206,8 +206,8 @@ def switch_ports(config: LabConfig, at: str, port: int | None = None) -> tuple[s
         known = ", ".join(segment.name for segment in config.segments) or "none"
         raise ValueError(f"fault tor: no packet switch at {where}; segments: {known}")
     if len(near) > 1:
-        there = ", ".join(f"{s.name} at port {s.ports[at]}" for s in near)
-        raise ValueError(f"fault tor: {at} is plugged into several packet switches ({there}): which port?")
+        place = ", ".join(f"{s.name} at port {s.ports[at]}" for s in near)
+        raise ValueError(f"fault tor: {at} is plugged into several packet switches ({place}): which port?")
     segment = near[0]
     for number, (hosts, _) in enumerate(segment.racks, 1):
         if at in hosts:
@@ -320,25 +320,25 @@ class HostFaults:
         self._next = 1
 
     def add(self, host: str, new: HostFault, now: float, storm: int = 0) -> int:
-        """Note `new`; return its number. It begins once `turn` has reported it."""
+        """Note `new`; return its number. It begins once `advance` has reported it."""
         number, self._next = self._next, self._next + 1
         seed = f"storm/{new.seed}" if new.kind == "storm" else f"hosts/{self._config.seed}/{number}"
         self._armed[number] = _Armed(host, new, random.Random(seed), now + new.at_s, storm)
         return number
 
-    def turn(self, now: float) -> list[Event]:
+    def advance(self, now: float) -> list[Event]:
         """Return what is due, in order of time."""
-        turned: list[Event] = []
+        advanced: list[Event] = []
         while self.next_s <= now:
             due = min(self._armed, key=lambda number: self._armed[number].next_s)
-            turned += self._step(due, self._armed[due])
-        return turned
+            advanced += self._step(due, self._armed[due])
+        return advanced
 
     def remove(self, number: int) -> list[Event]:
         """Disarm fault `number`, with what it drew if it is a storm; return what ends by that. Raises KeyError: there is none."""
-        gone = {number: self._armed.pop(number)}
-        gone |= {n: self._armed.pop(n) for n in [n for n, armed in self._armed.items() if armed.storm == number]}
-        return [Event(0.0, n, armed.host, armed.fault, False) for n, armed in gone.items() if armed.state == "active"]
+        removed = {number: self._armed.pop(number)}
+        removed |= {n: self._armed.pop(n) for n in [n for n, armed in self._armed.items() if armed.storm == number]}
+        return [Event(0.0, n, armed.host, armed.fault, False) for n, armed in removed.items() if armed.state == "active"]
 
     def active(self) -> list[tuple[str, HostFault]]:
         """Return host and fault of those in force now."""
@@ -349,8 +349,8 @@ class HostFaults:
         found: dict[str, list[dict[str, object]]] = {}
         for number, armed in self._armed.items():
             storm = {"storm": armed.storm} if armed.storm else {}
-            words = {"number": number, **armed.fault.said(), **storm, "state": armed.state, "fired": armed.fired}
-            found.setdefault(armed.host, []).append(words)
+            texts = {"number": number, **armed.fault.reported(), **storm, "state": armed.state, "fired": armed.fired}
+            found.setdefault(armed.host, []).append(texts)
         return found
 
     @property

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import cast
 
-from emulators.fabric.glass import HostPort
+from emulators.fabric.fibre_plant import HostPort
 from emulators.lab.hostfaults import AT_SWITCHES, Effects, Event, HostFaults, effects, host_fault, switch_ports
 from emulators.lab.running import Lab, log
 
@@ -38,7 +38,7 @@ class Injector:
             raise ValueError(f"no running host {host}")
         number = self._faults.add(host, made, self._now())
         try:
-            self._turn(ordered=number)
+            self._advance(ordered=number)
         except (ValueError, OSError):
             self.remove(number)
             raise
@@ -50,8 +50,8 @@ class Injector:
             raise ValueError(f"no running host {host}")
         known = self._faults.listed()
         if not any(fault["number"] == number for at, found in known.items() if host in (None, at) for fault in found):
-            there = ", ".join(str(fault["number"]) for fault in known.get(host or "", ()))
-            raise ValueError(f"no fault {number} of {host}; there {'are ' + there if there else 'is none'}")
+            place = ", ".join(str(fault["number"]) for fault in known.get(host or "", ()))
+            raise ValueError(f"no fault {number} of {host}; there {'are ' + place if place else 'is none'}")
         for event in self._faults.remove(number):
             self._carry_out(event)
         self._settle()
@@ -68,10 +68,10 @@ class Injector:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _turn(self, ordered: int = 0) -> None:
+    def _advance(self, ordered: int = 0) -> None:
         """Carry out what is due. Only what was `ordered` just now raises what goes wrong; else it is noted."""
         failed: Exception | None = None
-        for event in self._faults.turn(self._now()):
+        for event in self._faults.advance(self._now()):
             try:
                 self._carry_out(event)
             except (ValueError, OSError) as problem:
@@ -88,7 +88,7 @@ class Injector:
 
     def _due(self) -> None:
         try:
-            self._turn()
+            self._advance()
         except OSError as problem:
             self._missed(0, "", problem)
 
@@ -105,11 +105,11 @@ class Injector:
     def _carry_out(self, event: Event) -> None:
         """Do what happens once as a fault begins or ends; what lasts is settled afterwards."""
         fault, host = event.fault, self._lab.hosts.get(event.host)
-        words = fault.said()
+        texts = fault.reported()
         if event.begins and fault.kind not in AT_SWITCHES | {"storm"} and (host is None or not host.pid):
             raise ValueError(f"no running host {event.host}")
         if fault.kind == "tor":
-            words["switch"] = switch_ports(self._lab.config, event.host, fault.port)[0]
+            texts["switch"] = switch_ports(self._lab.config, event.host, fault.port)[0]
         match fault.kind:
             case "hang-rank" if event.begins:
                 self._held[event.number] = event.host, self._strike(event.host, "SIGSTOP", fault.rank)
@@ -123,7 +123,7 @@ class Injector:
             case "hang-rank":
                 self._release(event.number)
         if event.begins or event.number in self._begun:
-            self.note("begin" if event.begins else "end", {"host": event.host, "number": event.number, **words})
+            self.note("begin" if event.begins else "end", {"host": event.host, "number": event.number, **texts})
         (self._begun.add if event.begins else self._begun.discard)(event.number)
 
     def _strike(self, host: str, name: str, rank: int) -> list[int]:

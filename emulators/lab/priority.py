@@ -34,7 +34,7 @@ class RanksPriority:
         except BaseException:
             self.ended(asker)
             raise
-        return {"programs": {name: said["programs"] for name, said in given.items()}}
+        return {"programs": {name: reply["programs"] for name, reply in given.items()}}
 
     def ended(self, asker: object) -> None:
         """Take back what was given to a connection that has ended."""

@@ -16,9 +16,9 @@ from emulators.devices.families import WHERE, device_from_config, family
 from emulators.devices.server import Access, DeviceServer, Line
 from emulators.fabric import linux
 from emulators.fabric.build import Fabric, laid
+from emulators.fabric.fibre_plant import HostPort, Relight
 from emulators.fabric.functions import Functions
 from emulators.fabric.gate import lack
-from emulators.fabric.glass import HostPort, Relight
 from emulators.fabric.hosts import Host
 from emulators.fabric.sshd import Keys
 from emulators.inventory.config import DeviceConfig, Fibre, LabConfig, Trunk
@@ -29,7 +29,7 @@ from emulators.optics.rotorplant import RotorPlant
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Listeners:
     """The listening sockets and serial lines, opened before the lab left the machine's network, and the namespace to return to.
 
     access: logins of the devices that are reached over SSH.
@@ -56,18 +56,18 @@ class Control(Protocol):
 class Lab:
     """Serves the devices of `config`; moves the light of `fabric` when their glass changes."""
 
-    def __init__(self, config: LabConfig, dialects: Mapping[str, AnyDialect], doors: Doors, fabric: Fabric | None) -> None:
-        self.config, self.doors, self.fabric = config, doors, fabric
-        self.glass: dict[str, frozenset[Lit]] = {name: frozenset() for name in config.devices}
+    def __init__(self, config: LabConfig, dialects: Mapping[str, AnyDialect], listeners: Listeners, fabric: Fabric | None) -> None:
+        self.config, self.listeners, self.fabric = config, listeners, fabric
+        self.lit: dict[str, frozenset[Lit]] = {name: frozenset() for name in config.devices}
         self.servers = {
             name: DeviceServer(
                 name,
                 dialect,
                 scheme=config.devices[name].address.scheme,
-                sock=doors.devices[name],
-                access=doors.access.get(name),
-                on_glass=self._on_glass,
-                on_turning=fabric.turn if fabric else None,
+                sock=listeners.devices[name],
+                access=listeners.access.get(name),
+                on_light_change=self._light_changed,
+                on_schedule=fabric.advance if fabric else None,
             )
             for name, dialect in dialects.items()
         }
@@ -76,7 +76,7 @@ class Lab:
             without = lack()
             for rotor in rotors:
                 rotor.cannot_gate = without
-        self.light = fabric.glass if fabric else laid(config)  # which receiver gets which transmitter's light
+        self.light = fabric.fibre_plant if fabric else laid(config)  # which receiver gets which transmitter's light
         self._fibres = {HostPort(f.host, f.port): f for f in config.fibres}
         self.unplugged: set[str] = set()  # cables of packet switches
         self._cables: dict[str, Fibre | Trunk] = {f.name: f for f in config.fibres} | {t.name: t for t in config.trunks}
@@ -101,11 +101,11 @@ class Lab:
         for server in self.servers.values():
             await server.start()
         # Not start_unix_server: from Python 3.13 on it looks up the socket's name, which is one of the process that bound it.
-        listener = await asyncio.start_server(control.talk, sock=self.doors.control)
+        listener = await asyncio.start_server(control.talk, sock=self.listeners.control)
         if self.fabric:
             await self._wait_for_banners()
             for process in self.functions.values():
-                loop.add_reader(process.control.fileno(), self._functions_said, process)
+                loop.add_reader(process.control.fileno(), self._functions_reported, process)
             for host in self.hosts.values():
                 loop.add_reader(host.control.fileno(), self._host_died, host)
                 loop.add_reader(host.ports.fileno(), self._ports_switched, host)
@@ -145,19 +145,19 @@ class Lab:
         cable = next((c for c, at in self.fabric.cables.items() if at == port), None) if self.fabric else None
         return port in self.light.dead or cable in self.unplugged
 
-    def _on_glass(self, device: str, lit: frozenset[Lit], now: float) -> None:
-        self.glass[device] = lit
+    def _light_changed(self, device: str, lit: frozenset[Lit], now: float) -> None:
+        self.lit[device] = lit
         self._relit(self.fabric.show(device, lit) if self.fabric else self.light.show(device, lit))
 
     def _relit(self, change: Relight) -> None:
         for receiver, senders in change.collided:
             fibre, now = self._fibres[receiver], asyncio.get_running_loop().time()
-            words = f"{receiver.host}:p{receiver.port} receives light of " + " and ".join(
+            text = f"{receiver.host}:p{receiver.port} receives light of " + " and ".join(
                 f"{host}:p{port}" for host, port in senders
             )
             pair = (self._fibres[senders[0]].enters, fibre.leaves)
-            self.servers[fibre.device].plant.violations.append(Violation(now, pair, words))
-            log(f"device {fibre.device}: {words} at once")
+            self.servers[fibre.device].plant.violations.append(Violation(now, pair, text))
+            log(f"device {fibre.device}: {text} at once")
 
     def _ports_switched(self, host: Host) -> None:
         for number, up in host.ports.read():
@@ -174,13 +174,13 @@ class Lab:
         loop.remove_reader(host.control.fileno())
         loop.remove_reader(host.ports.fileno())
         host.ports.close()
-        host.door_open = False
+        host.port_open = False
         host.pid = host.machine_pid = 0
         log(f"host {host.name}: its first process ended; the host is gone until the lab starts anew")
         for number in self.config.hosts[host.name].interfaces:
             self._transmit(HostPort(host.name, number), False)
 
-    def _functions_said(self, process: Functions) -> None:
+    def _functions_reported(self, process: Functions) -> None:
         if not process.ended():
             return
         asyncio.get_running_loop().remove_reader(process.control.fileno())
@@ -188,10 +188,10 @@ class Lab:
         log(f"segment {process.segment.name}: the process of its functions ended; they are gone until the lab starts anew")
 
     async def _wait_for_banners(self) -> None:
-        assert self.doors.machine_net is not None
+        assert self.listeners.machine_net is not None
         log(f"waiting for the SSH servers of {len(self.hosts)} hosts")  # one that dies closes its connection
         async with asyncio.TaskGroup() as group:
-            with linux.inside(self.doors.machine_net):
+            with linux.inside(self.listeners.machine_net):
                 callers = {name: socket.socket() for name in self.hosts}
             for name, caller in callers.items():
                 group.create_task(self._wait_for_banner(caller, self.config.hosts[name].ssh_port))
@@ -254,6 +254,6 @@ def logins(config: LabConfig, keys: Keys) -> dict[str, Access]:
     return found
 
 
-def log(words: str) -> None:
+def log(text: str) -> None:
     """Add a line to the lab's log."""
-    print(words, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr, flush=True)

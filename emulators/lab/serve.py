@@ -12,7 +12,7 @@ from emulators.fabric.build import Fabric
 from emulators.fabric.priority import LAB
 from emulators.inventory.config import LabConfig
 from emulators.lab.control import Control
-from emulators.lab.running import Doors, Lab, log
+from emulators.lab.running import Lab, Listeners, log
 
 
 def take_priority() -> None:
@@ -26,14 +26,14 @@ def take_priority() -> None:
 def serve(
     config: LabConfig,
     dialects: Mapping[str, AnyDialect],
-    doors: Doors,
+    listeners: Listeners,
     fabric: Fabric | None,
     ready: Callable[[], None],
 ) -> None:
     """Run a lab in its own event loop until it is stopped."""
 
     async def main() -> None:
-        lab = Lab(config, dialects, doors, fabric)
+        lab = Lab(config, dialects, listeners, fabric)
         await lab.run(Control(lab), ready)
 
     # epoll counts in milliseconds and rounds up; light that is due should not wait for that. select() takes few descriptors.

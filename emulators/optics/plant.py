@@ -167,7 +167,7 @@ class Plant(Optic):
             return due
         return self._circuits.due_s if due is None else min(due, self._circuits.due_s)
 
-    def glass(self, now: float) -> frozenset[Pair]:
+    def light(self, now: float) -> frozenset[Pair]:
         """Return the pairs whose mirrors face each other and rest, whatever light there is."""
         self.advance(now)
         return frozenset(pair for pair, c in self._circuits.of.items() if c.settled(now))

@@ -13,7 +13,7 @@ from typing import Unpack
 from emulators.optics.circuits import Circuit, Circuits
 from emulators.optics.light import FOREVER_S, Figures, Pair, Side
 from emulators.optics.plant import Plant
-from emulators.optics.turning import Map, Turning
+from emulators.optics.rotor_schedule import Map, RotorSchedule
 
 NS = 1_000_000_000
 LATE_S = 0.001  # a night that begins so much late is counted
@@ -34,36 +34,36 @@ class RotorPlant(Plant):
         super().__init__(name, ingress, egress, settle_s, seed, **figures)
         self.carriers_from_s = 0.1
         self.cannot_gate = ""  # why this machine has no gate, and so no shorter slots; the lab sets it
-        self.turning: Turning | None = None
+        self.schedule: RotorSchedule | None = None
         self.missing: list[
             tuple[Pair, str]
         ] = []  # circuits that could not be made while it turned, and why; whoever reads empties it
-        self.turns = self.late = 0
+        self.steps = self.late = 0
         self.worst_s = 0.0
-        self._turned = -1  # nights begun
+        self._advanced = -1  # nights begun
         self._started_s = 0.0
         self._synced: tuple[int, bool] = (-1, True)
 
     @property
     def fast(self) -> bool:
         """Whether it turns faster than carriers follow."""
-        return self.turning is not None and self.turning.dwell_ns < self.carriers_from_s * NS
+        return self.schedule is not None and self.schedule.dwell_ns < self.carriers_from_s * NS
 
-    def turn_to(self, wanted: Map, now: float, lit_s: float) -> None:
+    def rotate_to(self, wanted: Map, now: float, lit_s: float) -> None:
         """Let what is not in `wanted` go dark at `now`, its light come at `lit_s`. What cannot be moved stays as it is."""
         if self.deaf:
             return
         self.advance(now)
-        self._turn(wanted, now, lit_s)
+        self._advance(wanted, now, lit_s)
 
-    def start(self, turning: Turning, now: float) -> None:
+    def start(self, schedule: RotorSchedule, now: float) -> None:
         """Turn from now on."""
         if self.deaf:
             return
         self.advance(now)
-        self.turning = dataclasses.replace(turning, before=frozenset(self.pairs()))
-        self.turns = self.late = 0
-        self.worst_s, self._turned, self._synced, self._started_s = 0.0, -1, (-1, True), now
+        self.schedule = dataclasses.replace(schedule, before=frozenset(self.pairs()))
+        self.steps = self.late = 0
+        self.worst_s, self._advanced, self._synced, self._started_s = 0.0, -1, (-1, True), now
         self.version += 1
         self.advance(now)
 
@@ -74,25 +74,25 @@ class RotorPlant(Plant):
         self.advance(now)
         if self.fast:
             self._circuits.settle_all(now)
-        self.turning = None
+        self.schedule = None
         self.version += 1
 
     def power_cycle(self, now: float) -> None:
         super().power_cycle(now)
-        self.turning = None
+        self.schedule = None
         self.version += 1
 
     def advance(self, now: float) -> None:
         """Carry out the nights that are due; in short slots, look where the clock stands."""
         if self.fast:
             self._look(now)
-        elif self.turning is not None:
-            while (due := self._next_night_s()) <= now:
+        elif self.schedule is not None:
+            while (due := self._next_dark_window_s()) <= now:
                 super().advance(due)
-                self._turned += 1
-                lit_s = (self.turning.start_ns + self._turned * self.turning.period_ns) / NS
-                self._turn(self.turning.map(self._turned), due, lit_s)
-                self.turns += 1
+                self._advanced += 1
+                lit_s = (self.schedule.start_ns + self._advanced * self.schedule.period_ns) / NS
+                self._advance(self.schedule.map(self._advanced), due, lit_s)
+                self.steps += 1
                 late_s = now - max(due, self._started_s)
                 self.late += late_s > LATE_S
                 self.worst_s = max(self.worst_s, late_s)
@@ -101,9 +101,9 @@ class RotorPlant(Plant):
     def next_event(self, now: float) -> float | None:
         """Return when light changes next by itself (s), None when nothing moves that events follow."""
         due = super().next_event(now)
-        if self.turning is None or self.fast:
+        if self.schedule is None or self.fast:
             return due
-        return min(self._next_night_s(), self._next_night_s() if due is None else due)
+        return min(self._next_dark_window_s(), self._next_dark_window_s() if due is None else due)
 
     def lit(self, now: float) -> Map:
         """As Plant; while it turns fast, what is lit all the time."""
@@ -113,11 +113,11 @@ class RotorPlant(Plant):
         assert gate is not None
         return gate.before.intersection(*gate.slots)
 
-    def gate(self, now: float) -> Turning | None:
+    def gate(self, now: float) -> RotorSchedule | None:
         """The schedule with the circuits that pass light in it; None when the fabric shall follow `lit` alone."""
-        if not self.fast or self.turning is None:
+        if not self.fast or self.schedule is None:
             return None
-        stuck, whole = self.wrong.stuck, self.turning
+        stuck, whole = self.wrong.stuck, self.schedule
 
         def passing(lit: Map) -> Map:
             return frozenset(
@@ -131,11 +131,11 @@ class RotorPlant(Plant):
 
     # ---- inside
 
-    def _next_night_s(self) -> float:
-        assert self.turning is not None
-        return (self.turning.start_ns + (self._turned + 1) * self.turning.period_ns - self.turning.night_ns) / NS
+    def _next_dark_window_s(self) -> float:
+        assert self.schedule is not None
+        return (self.schedule.start_ns + (self._advanced + 1) * self.schedule.period_ns - self.schedule.dark_window_ns) / NS
 
-    def _turn(self, wanted: Map, now: float, lit_s: float) -> None:
+    def _advance(self, wanted: Map, now: float, lit_s: float) -> None:
         for pair in self.pairs():
             if pair not in wanted and not self._held(pair):
                 self._break(pair, now)
@@ -156,17 +156,17 @@ class RotorPlant(Plant):
 
     def _look(self, now: float) -> None:
         """Put the circuits of this moment in place; nothing is told of it, for the next moment they are others."""
-        assert self.turning is not None
-        moment = self.turning.moment(round(now * NS))
-        self.turns = moment.turn + 1
-        if (moment.turn, moment.day) == self._synced:
+        assert self.schedule is not None
+        moment = self.schedule.moment(round(now * NS))
+        self.steps = moment.step + 1
+        if (moment.step, moment.day) == self._synced:
             return
-        self._synced = (moment.turn, moment.day)
-        wanted, through = self.turning.map(moment.turn), self.turning.through(moment.turn)
+        self._synced = (moment.step, moment.day)
+        wanted, through = self.schedule.map(moment.step), self.schedule.through(moment.step)
         self._circuits = Circuits()
         since_s, lit_s = moment.since_ns / NS, (moment.since_ns if moment.day else moment.until_ns) / NS
         for pair in sorted(wanted):
-            at_s = FOREVER_S if moment.turn < 0 or pair in through else lit_s
+            at_s = FOREVER_S if moment.step < 0 or pair in through else lit_s
             self._circuits.hold(Circuit(*pair, since_s, at_s, self._draw_known(pair)))
 
     def _draw_known(self, pair: Pair) -> float:

@@ -32,7 +32,7 @@ class SpectralPlant(Optic):
     """One wavelength-selective switch's optics.
 
     settle_s: from a command to light. transient_s: how long an upload disturbs what it covers, before it has settled (0: not at
-    all). ways: pairs of ports between which light can pass at all (None: any). range_mhz: the spectrum the device can shape.
+    all). light_paths: pairs of ports between which light can pass at all (None: any). range_mhz: the spectrum the device can shape.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class SpectralPlant(Optic):
         seed: int = 0,
         *,
         transient_s: tuple[float, float] = (0.0, 0.0),
-        ways: Callable[[str, str], bool] | None = None,
+        light_paths: Callable[[str, str], bool] | None = None,
         range_mhz: tuple[int, int] = C_BAND_MHZ,
         **figures: Unpack[Figures],
     ) -> None:
         figures = {"mean_loss_db": MEAN_LOSS_DB, "max_loss_db": MAX_LOSS_DB, **figures}
         super().__init__(name, ingress, egress, settle_s, seed, **figures)
-        self.transient_s, self.ways, self.range_mhz = transient_s, ways, range_mhz
+        self.transient_s, self.light_paths, self.range_mhz = transient_s, light_paths, range_mhz
         self._passbands = Passbands(self.history.append)
         self._lit: tuple[int, frozenset[Band]] = (-1, frozenset())
 
@@ -195,7 +195,7 @@ class SpectralPlant(Optic):
         times = [t for t in (super().next_event(now), self._passbands.next_s) if t is not None]
         return min(times, default=None)
 
-    def glass(self, now: float) -> frozenset[Band]:
+    def light(self, now: float) -> frozenset[Band]:
         """Return the commanded passbands that have settled, whatever light there is."""
         self.advance(now)
         return frozenset(p.band for p in self._passbands.of.values() if p.settled(now))
@@ -262,7 +262,7 @@ class SpectralPlant(Optic):
         for side in (("in", ingress), ("out", egress)):
             if side not in self._known:
                 return f"no {side[0]} port {side[1]}"
-        if self.ways is not None and not self.ways(ingress, egress):
+        if self.light_paths is not None and not self.light_paths(ingress, egress):
             return f"no way from {ingress} to {egress}"
         if not self.range_mhz[0] <= low_mhz < high_mhz <= self.range_mhz[1]:
             return f"no spectrum from {low_mhz} to {high_mhz} MHz"

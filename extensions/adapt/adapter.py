@@ -18,9 +18,9 @@ from extensions.adapt.hosts import demand
 from extensions.adapt.plan import Adapt, Region, regions_of
 from extensions.adapt.record import Look, record_look
 from extensions.adapt.region import Proposal, proposal, split, without
+from extensions.adapt.region_change import Abandoned, RegionChange, RegionChanged, RegionState
 from extensions.adapt.service import KIND, AdaptOptions, AdaptReport, AdaptState
 from extensions.adapt.traffic import Bytes, Demand, Forecast, Pace, bytes_of, distance, pace
-from extensions.adapt.turning import Abandoned, Standing, Turned, Turning
 from optics import HostName, HostPort, Link, Locked, Missing, NotVerified, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
@@ -32,7 +32,7 @@ from orchestrator.change.context import Context
 from orchestrator.change.run import ChangeRun
 from orchestrator.change.snapshot import found as snapshot
 from orchestrator.change.snapshot import held_data
-from orchestrator.change.timeline import record_rungs
+from orchestrator.change.timeline import record_levels
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.detour import dead_links, link_text
 from orchestrator.fabric.transition import per_device
@@ -41,7 +41,7 @@ from orchestrator.jobs.record import ranks_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json
 from orchestrator.session import Command, load_lab
-from orchestrator.store.keys import slice_of
+from orchestrator.store.keys import tenancy_of
 from orchestrator.store.options import RunOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.verify.ladder import ladder
@@ -69,7 +69,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
     adapter or another run has the lab. NotVerified - it failed several times in a row.
     """
     lab, settings = load_lab(command.inventory), command.settings
-    key = slice_of(lab, settings)
+    key = tenancy_of(lab, settings)
     if (current := command.store.current(key)) is None:
         raise Missing(f"no plan is up on {lab.name}, so there is nothing to adapt", hint="testbed up --topology PLAN")
     plan = read_plan(current.plan_text, current.plan_name, lab)
@@ -86,7 +86,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
             try:
                 await adapter.work()
             except asyncio.CancelledError:
-                adapter.say("ended", "stopped on request")
+                adapter.emit("ended", "stopped on request")
             report = adapter.report()
             context.run.finish("ok", message=report.last, summary=adapter.summary())
             return report
@@ -94,7 +94,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
 
 @dataclass
 class Adapter:
-    """One running adapter. `turns`: those done."""
+    """One running adapter. `changes`: those done."""
 
     context: Context
     plan: Plan
@@ -104,7 +104,7 @@ class Adapter:
     file: StateFile[AdaptState]
     notify: Notify
     options: AdaptOptions
-    turns: list[tuple[Turned, float]] = field(default_factory=list)
+    changes: list[tuple[RegionChanged, float]] = field(default_factory=list)
     looks: int = 0
     skipped: int = 0
     failures: int = 0
@@ -120,7 +120,7 @@ class Adapter:
         self.members: tuple[HostName, ...] = ()
         self.ranks: tuple[RankName, ...] = ()
         self.job = ""
-        self.standing = Standing({}, (), 0)
+        self.state_now = RegionState({}, (), 0)
         self.known: tuple[Bytes, Look] | None = None
         """The latest traffic for which better circuits were looked for, and made or not found."""
         self.out: set[HostPort] = set()
@@ -134,7 +134,7 @@ class Adapter:
             self.plan.name,
             self.context.run.id,
             self.looks,
-            len(self.turns),
+            len(self.changes),
             self.skipped,
             self.failures,
             round(time.monotonic() - self.began, 1),
@@ -145,21 +145,21 @@ class Adapter:
 
     def figures(self) -> dict[str, float]:
         """Medians over the turns (ms); empty without one."""
-        if not self.turns:
+        if not self.changes:
             return {}
-        each = {"turn_ms": [t.turn_ms for t, _ in self.turns], "dark_ms": [t.dark_ms for t, _ in self.turns]}
-        return {name: median(values) for name, values in (each | {"exposed_ms": [e for _, e in self.turns]}).items()}
+        each = {"change_ms": [t.change_ms for t, _ in self.changes], "dark_ms": [t.dark_ms for t, _ in self.changes]}
+        return {name: median(values) for name, values in (each | {"exposed_ms": [e for _, e in self.changes]}).items()}
 
     def summary(self) -> dict[str, object]:
         """Small numbers for the history."""
-        return {"turns": len(self.turns), "skipped": self.skipped, "failures": self.failures, **self.figures()}
+        return {"changes": len(self.changes), "skipped": self.skipped, "failures": self.failures, **self.figures()}
 
-    def say(self, event: str, words: str, **fields: Json) -> None:
+    def emit(self, event: str, text: str, **fields: Json) -> None:
         """Emit one event."""
-        self.last = words
-        emit(self.notify, event, words, **fields)
-        did = {"turns": len(self.turns), "skipped": self.skipped, "failures": self.failures}
-        self.file.now(state="adapting", plan=self.plan.name, run=self.context.run.id, last=words, **did)
+        self.last = text
+        emit(self.notify, event, text, **fields)
+        did = {"changes": len(self.changes), "skipped": self.skipped, "failures": self.failures}
+        self.file.now(state="adapting", plan=self.plan.name, run=self.context.run.id, last=text, **did)
 
     # --- the loop
 
@@ -168,11 +168,11 @@ class Adapter:
         await self._begin()
         ready()
         at = 0
-        while not self.stopping and (not self.options.turns or len(self.turns) < self.options.turns):
+        while not self.stopping and (not self.options.changes or len(self.changes) < self.options.changes):
             try:
                 found = await self._demand(at)
                 if found is None:
-                    self.say("ended", f"job {self.plan.job.name if self.plan.job else ''} has ended")
+                    self.emit("ended", f"job {self.plan.job.name if self.plan.job else ''} has ended")
                     return
                 at = found[self.ranks[0]].step // 2
                 self.looks += 1
@@ -198,14 +198,14 @@ class Adapter:
         self.job, self.ranks = record.spec.on_hosts, ranks_of(record, self.lab)
         self.members = tuple(sorted(wanted | set(hosts_of(self.ranks))))
         self.macs = self.hosts.channels.macs()
-        owned = per_device(store.owned(context.slice))
+        owned = per_device(store.owned(context.tenancy))
         before = snapshot(seen.settings, owned, self.current, seen.hellos, record, self.lab, context.foreign_settings())
         target = {"settings": held_data(before.owned), "generation": self.current.generation, "hosts": sorted(wanted)}
         context.run.found(before.to_json(), target)
-        self.standing = Standing(seen.settings, self.current.up.links, self.current.generation)
-        own, _ = split(self.standing.links, self.regions)
+        self.state_now = RegionState(seen.settings, self.current.up.links, self.current.generation)
+        own, _ = split(self.state_now.links, self.regions)
         regions = ", ".join(region.name for region in self.regions)
-        self.say("adapting", f"{self.plan.name}: {counted(len(own), 'circuit')} of {regions}, every {self.how.every} iterations")
+        self.emit("adapting", f"{self.plan.name}: {counted(len(own), 'circuit')} of {regions}, every {self.how.every} iterations")
 
     async def _demand(self, at: int) -> Mapping[RankName, Demand] | None:
         """What all ranks send in iteration `at` or a later one, once its gates have decided; None if the job has ended.
@@ -239,21 +239,21 @@ class Adapter:
             for host, hello in (await self.hosts.channels.greet(self.members)).items()
             for number, port in hello.ports.items()
         }
-        own, _ = split(self.standing.links, self.regions)
+        own, _ = split(self.state_now.links, self.regions)
         if not (dark := dead_links(own, carriers)):
             return
         self.known = None
         self.out |= {port for link in dark for port in (link.a, link.b)}
-        left = [link for link in self.standing.links if link not in dark]
-        turning = Turning(self.context, self.plan, self.current, self.standing, left, self.regions, self.macs)
+        left = [link for link in self.state_now.links if link not in dark]
+        change = RegionChange(self.context, self.plan, self.current, self.state_now, left, self.regions, self.macs)
         try:
-            await finish(self._carry_out(turning, at_once))
+            await finish(self._carry_out(change, at_once))
         finally:
-            self.standing = turning.standing
-        self.say("mended", f"no light on {', '.join(sorted(map(link_text, dark)))}: its traffic goes over the packet switch")
+            self.state_now = change.state_now
+        self.emit("mended", f"no light on {', '.join(sorted(map(link_text, dark)))}: its traffic goes over the packet switch")
 
     async def _look(self, found: Mapping[RankName, Demand], at: int) -> None:
-        """Decide by the traffic of iteration `at`, and turn if it pays. Raises: as `Turning`."""
+        """Decide by the traffic of iteration `at`, and turn if it pays. Raises: as `RegionChange`."""
         traffic, times = bytes_of(found, self.ranks, at), pace(found.values())
         if traffic is None or times is None:
             self._skip("unknown", "not every rank has said what it sends")
@@ -262,36 +262,36 @@ class Adapter:
         if self.known is not None and distance(self.known[0], forecast) < ALIKE:
             self._skip("gain", "the traffic is as it was", replace(self.known[1], iteration=at, traffic=traffic))
             return
-        proposals = [proposal(without(region, self.out), self.lab, forecast, self.standing.links) for region in self.regions]
+        proposals = [proposal(without(region, self.out), self.lab, forecast, self.state_now.links) for region in self.regions]
         worth = [p for p in proposals if p.gain >= self.how.gain]
         look = Look(at, traffic, max(proposals, key=lambda p: p.gain))
         if not worth:
             self.known = forecast, look
             self._skip("gain", f"other circuits would be {look.best.gain:.2f} times as fast", look)
             return
-        exposed_s = times.exposed_s(self._turn_s())
+        exposed_s = times.exposed_s(self._change_s())
         if exposed_s > self.how.dark_share * times.iteration_s:
-            words = f"a turn of {self._turn_s() * 1e3:.0f} ms would stop the job for {exposed_s * 1e3:.0f} ms"
-            self._skip("dark", words, look)
+            text = f"a turn of {self._change_s() * 1e3:.0f} ms would stop the job for {exposed_s * 1e3:.0f} ms"
+            self._skip("dark", text, look)
             return
-        if await self._turn(self._links(worth), times, look):
+        if await self._change(self._links(worth), times, look):
             self.known = forecast, replace(look, best=replace(look.best, now_s=look.best.then_s))
 
     def _links(self, worth: list[Proposal]) -> list[Link]:
         """All links wanted: of regions that are worth it the proposed ones, else what there is."""
-        _, rest = split(self.standing.links, [p.region for p in worth])
+        _, rest = split(self.state_now.links, [p.region for p in worth])
         return [*rest, *(link for p in worth for link in p.links)]
 
-    def _turn_s(self) -> float:
+    def _change_s(self) -> float:
         """How long a turn is going to take (s): as the median of the latest, else as the slowest device promises."""
-        if self.turns:
-            return median(t.turn_ms for t, _ in self.turns[-5:]) / 1e3
+        if self.changes:
+            return median(t.change_ms for t, _ in self.changes[-5:]) / 1e3
         return max(t.settle_s for t in self.session.traits.values()) + OVERHEAD_S
 
-    async def _turn(self, links: list[Link], times: Pace, look: Look) -> bool:
-        """Turn to these links; return whether it was done. Raises: as `Turning`."""
+    async def _change(self, links: list[Link], times: Pace, look: Look) -> bool:
+        """Turn to these links; return whether it was done. Raises: as `RegionChange`."""
         self.known, begun_ns = None, time.monotonic_ns()
-        turning = Turning(self.context, self.plan, self.current, self.standing, links, self.regions, self.macs)
+        change = RegionChange(self.context, self.plan, self.current, self.state_now, links, self.regions, self.macs)
         planned_ms = (time.monotonic_ns() - begun_ns) / 1e6
         iteration = 0
 
@@ -299,10 +299,10 @@ class Adapter:
             nonlocal iteration
             iteration = await self._moment(look.iteration + 1, times)
 
-        work = asyncio.ensure_future(self._carry_out(turning, moment))
+        work = asyncio.ensure_future(self._carry_out(change, moment))
         work.add_done_callback(lambda done: done.cancelled() or done.exception())  # where nobody is left to ask for it
         try:
-            turned = await asyncio.shield(work)
+            changed = await asyncio.shield(work)
         except asyncio.CancelledError:
             self.stopping = True  # the turn under way is ended, one that waits for its moment is given up
             await asyncio.wait([work])
@@ -311,29 +311,29 @@ class Adapter:
             self._skip("late", str(error), look)
             return False
         finally:
-            self.standing = turning.standing
-        exposed_ms = await self._exposed_ms(turned, iteration)
-        self.turns.append((turned, exposed_ms))
+            self.state_now = change.state_now
+        exposed_ms = await self._exposed_ms(changed, iteration)
+        self.changes.append((changed, exposed_ms))
         figures = {"planned_ms": planned_ms, "exposed_ms": exposed_ms}
-        record_look(self.journal, self.plan.name, "turned", "", replace(look, iteration=iteration), turned, figures)
-        words = f"iteration {iteration}: {turned.moved} settings, gain {look.best.gain:.2f}, {turned.turn_ms:.0f} ms"
-        figures |= {"turn_ms": turned.turn_ms, "dark_ms": turned.dark_ms}
-        self.say(
-            "turned", words, iteration=iteration, gain=round(look.best.gain, 3), **{k: round(v, 1) for k, v in figures.items()}
+        record_look(self.journal, self.plan.name, "changed", "", replace(look, iteration=iteration), changed, figures)
+        text = f"iteration {iteration}: {changed.moved} settings, gain {look.best.gain:.2f}, {changed.change_ms:.0f} ms"
+        figures |= {"change_ms": changed.change_ms, "dark_ms": changed.dark_ms}
+        self.emit(
+            "changed", text, iteration=iteration, gain=round(look.best.gain, 3), **{k: round(v, 1) for k, v in figures.items()}
         )
-        if len(self.turns) % LADDER_EVERY == 0:
-            await self._climb()
+        if len(self.changes) % LADDER_EVERY == 0:
+            await self._run_levels()
         return True
 
-    async def _carry_out(self, turning: Turning, moment: Callable[[], Awaitable[None]]) -> Turned:
+    async def _carry_out(self, change: RegionChange, moment: Callable[[], Awaitable[None]]) -> RegionChanged:
         try:
-            await turning.prepare()
-            return await turning.carry_out(moment)
+            await change.prepare()
+            return await change.carry_out(moment)
         except Locked:
             raise
         except TestbedError as error:
-            words = await turning.retreat()
-            raise type(error)(f"{error}\nhosts are {words}", hint=error.hint) from error
+            text = await change.retreat()
+            raise type(error)(f"{error}\nhosts are {text}", hint=error.hint) from error
 
     async def _moment(self, iteration: int, times: Pace) -> int:
         """Wait for an iteration, `iteration` or a later one, that has begun so shortly ago that a turn fits; return its number.
@@ -347,13 +347,13 @@ class Adapter:
                 raise Abandoned("stopped on request" if self.stopping else "the job has ended")
             late_s = (time.monotonic_ns() - found.since_ns) / 1e9
             if found.step >= reach:
-                fits = times.exposed_s(self._turn_s(), late_s) <= self.how.dark_share * times.iteration_s
+                fits = times.exposed_s(self._change_s(), late_s) <= self.how.dark_share * times.iteration_s
                 if found.step % 2 == 0 and fits:
                     return found.step // 2
                 reach = 2 * (found.step // 2 + 1)
         raise Abandoned(f"no iteration left room for a turn within {MOMENT_S:g} s")
 
-    async def _exposed_ms(self, turned: Turned, iteration: int) -> float:
+    async def _exposed_ms(self, changed: RegionChanged, iteration: int) -> float:
         """How much of the turn fell into the exchanges of its iteration (ms); 0 where the ranks do not tell any more."""
         try:
             found = await demand(
@@ -362,30 +362,30 @@ class Adapter:
         except TestbedError:
             return 0.0
         gates = [sent.gate_ns for each in found.values() for sent in each.sent if sent.iteration == iteration]
-        return max(0.0, (turned.done_ns - min(gates)) / 1e6) if gates else 0.0
+        return max(0.0, (changed.done_ns - min(gates)) / 1e6) if gates else 0.0
 
-    async def _climb(self) -> None:
+    async def _run_levels(self) -> None:
         """The whole ladder. Raises: NotVerified - with the evidence of the rungs that failed."""
         with self.context.recorder.phase("verify") as phase:
             seen = await self.session.observe()
-            self.standing = replace(self.standing, held={**self.standing.held, **seen.settings})
-            links = self.standing.links
+            self.state_now = replace(self.state_now, held={**self.state_now.held, **seen.settings})
+            links = self.state_now.links
             busy = "the job runs"
             lit = circuits(links, self.lab, seen.settings)
-            rungs = await ladder(self.session, self.plan, links, lit, seen.settings, seen.hellos, power=False, busy=busy)
-            record_rungs(self.context.recorder, rungs)
-            if failed := [rung for rung in rungs if not rung.ok]:
+            levels = await ladder(self.session, self.plan, links, lit, seen.settings, seen.hellos, power=False, busy=busy)
+            record_levels(self.context.recorder, levels)
+            if failed := [level for level in levels if not level.ok]:
                 raise NotVerified("\n".join(f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:4]) for r in failed))
-            phase.detail = ", ".join(rung.detail for rung in rungs)
+            phase.detail = ", ".join(level.detail for level in levels)
 
     async def _failed(self, error: TestbedError) -> None:
         """Say it, and pause. Raises: NotVerified - it failed too often in a row."""
         self.failures += 1
         record_look(self.journal, self.plan.name, "failed", type(error).__name__)
-        self.say("failed", error.line)
-        await asyncio.sleep(self.retries.failed("turn", error, "testbed status; again: testbed service start adapt"))
+        self.emit("failed", error.line)
+        await asyncio.sleep(self.retries.failed("change", error, "testbed status; again: testbed service start adapt"))
 
-    def _skip(self, why: str, words: str, look: Look | None = None) -> None:
+    def _skip(self, why: str, text: str, look: Look | None = None) -> None:
         self.skipped += 1
         record_look(self.journal, self.plan.name, "skipped", why, look)
-        self.say("skipped", words, why=why, **({"iteration": look.iteration} if look is not None else {}))
+        self.emit("skipped", text, why=why, **({"iteration": look.iteration} if look is not None else {}))

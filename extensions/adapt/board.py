@@ -9,12 +9,12 @@ from grafana_foundation_sdk.models import common as kinds
 from dashboards.influx import HERE, pick, table
 from dashboards.live import bars, number
 from dashboards.look import NO_TIME, dashboard, dress, variable
-from dashboards.turning import curve, over
+from dashboards.schedules import curve, over
 
 PAGE = ("testbed-demand", "Circuits that follow traffic")
-TURNED = f"{HERE} AND \"what\" = 'turned'"
+CHANGED = f"{HERE} AND \"what\" = 'changed'"
 NO_LOOK = "no adapt service ran"
-NO_TURN = "no circuits turned"
+NO_CHANGE = "no circuits changed"
 
 
 def outcomes() -> barchart.Panel:
@@ -36,36 +36,36 @@ def outcomes() -> barchart.Panel:
 def build() -> board.Dashboard:
     built = dashboard(
         PAGE[0],
-        "Circuits that follow a job's traffic: turns, what was predicted of them, and what they took.",
+        "Circuits that follow a job's traffic: changes, what was predicted of them, and what they took.",
         [variable("run", "Run", "adapt", "run", of_runs=False, newest=True)],
         since="15m",
         refresh="5s",
     )
     for title, what, unit, query in (
         (
-            "Turns of the adapt service",
+            "Changes by the adapt service",
             "Circuits that were changed for traffic, from adapt.",
             "short",
-            pick('count("iteration")', "adapt", TURNED),
+            pick('count("iteration")', "adapt", CHANGED),
         ),
-        ("Gain, median", "Of these turns, as predicted, from adapt.", "none", pick('percentile("gain", 50)', "adapt", TURNED)),
+        ("Gain, median", "Of these changes, as predicted, from adapt.", "none", pick('percentile("gain", 50)', "adapt", CHANGED)),
         (
             "Exposed, largest",
-            "Of a turn, what fell into the job's exchanges, from adapt. It is to be hidden in computing.",
+            "Of a change, what fell into the job's exchanges, from adapt. It is to be hidden in computing.",
             "ms",
-            pick('max("exposed_ms")', "adapt", TURNED),
+            pick('max("exposed_ms")', "adapt", CHANGED),
         ),
     ):
         built.with_panel(number(title, what, unit, query, w=8))
     for panel in (
         curve(
-            "Gain of turns",
+            "Gain of changes",
             "The largest predicted in each interval, from adapt: an exchange over the circuits of then, divided by that "
-            "over the new ones. Near 1: turns hardly pay.",
+            "over the new ones. Near 1: changes hardly pay.",
             "none",
-            over("max", "gain", "adapt", TURNED, word="gain"),
+            over("max", "gain", "adapt", CHANGED, word="gain"),
             w=16,
-            nothing=NO_TURN,
+            nothing=NO_CHANGE,
         ),
         outcomes(),
         curve(
@@ -77,13 +77,13 @@ def build() -> board.Dashboard:
             nothing=NO_LOOK,
         ),
         curve(
-            "What a turn of the adapt service took",
+            "What a change by the adapt service took",
             "From the first host's drain to the last commit, of it dark, and what fell into exchanges, from adapt.",
             "ms",
-            over("max", "turn_ms", "adapt", TURNED, ref="A", word="turn"),
-            over("max", "dark_ms", "adapt", TURNED, ref="B", word="dark"),
-            over("max", "exposed_ms", "adapt", TURNED, ref="C", word="exposed"),
-            nothing=NO_TURN,
+            over("max", "change_ms", "adapt", CHANGED, ref="A", word="change"),
+            over("max", "dark_ms", "adapt", CHANGED, ref="B", word="dark"),
+            over("max", "exposed_ms", "adapt", CHANGED, ref="C", word="exposed"),
+            nothing=NO_CHANGE,
         ),
     ):
         built.with_panel(panel)

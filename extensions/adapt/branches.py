@@ -55,9 +55,9 @@ class Branches:
 
     def options(self, a: int, b: int) -> Iterator[tuple[int, ...]]:
         """Which planes join the pair: all, ..., one, last none."""
-        there = self.trial.open_planes(a, b)
-        for count in range(len(there), -1, -1):
-            yield from sorted(set(combinations(there, count)))
+        existing = self.trial.open_planes(a, b)
+        for count in range(len(existing), -1, -1):
+            yield from sorted(set(combinations(existing, count)))
 
     def least(self, index: int) -> float:
         """No choice for the pairs from `index` on is faster: each rank's ports take its heaviest pairs off its packets."""
@@ -72,9 +72,9 @@ class Branches:
         longest = 0.0
         for rank, both in enumerate(rest):
             ports = sum(self.trial.room[rank])
-            for way, parts in enumerate(both):
+            for path, parts in enumerate(both):
                 parts.sort(reverse=True)
-                longest = max(longest, self.load[way][rank] + sum(parts[ports:]))
+                longest = max(longest, self.load[path][rank] + sum(parts[ports:]))
         return longest
 
     def least_split(self, index: int) -> float:

@@ -25,11 +25,11 @@ TALL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look. what: turned, skipped or failed. gain: as predicted. title: its words, and more figures."""
+    """One look. what: changed, skipped or failed. gain: as predicted. title: its text, and more figures."""
 
     what: str
     gain: float
-    words: str
+    message: str
     title: str
 
 
@@ -51,13 +51,13 @@ class Following(Live):
             self._run, self._counts = run, Counter()
             self._looks.clear()
         what = point.tags["what"]
-        words = look_words(what, point.fields)
-        self._looks.append(Look(what, float(point.fields.get("gain", 1.0)), words, words + _more(point.fields)))
+        text = look_text(what, point.fields)
+        self._looks.append(Look(what, float(point.fields.get("gain", 1.0)), text, text + _more(point.fields)))
         self._counts[what] += 1
         self._fresh = True
-        return None if what == "skipped" else (words, {"what": what})
+        return None if what == "skipped" else (text, {"what": what})
 
-    def standing(self, state: AdaptState | None) -> None:
+    def update(self, state: AdaptState | None) -> None:
         alive = state is not None and state.alive
         self._fresh |= alive != self._alive
         self._alive = alive
@@ -66,11 +66,11 @@ class Following(Live):
         fresh, self._fresh = self._fresh, False
         return fresh
 
-    def words(self) -> str:
+    def text(self) -> str:
         if not self._looks:
             return ""
-        did = ", ".join(f"{self._counts[what]} {what}" for what in ("turned", "skipped", "failed") if self._counts[what])
-        return f"{did}; last: {self._looks[-1].words}" + ("" if self._alive else "; the adapt service does not run")
+        did = ", ".join(f"{self._counts[what]} {what}" for what in ("changed", "skipped", "failed") if self._counts[what])
+        return f"{did}; last: {self._looks[-1].message}" + ("" if self._alive else "; the adapt service does not run")
 
     def json(self) -> Json:
         """A bar a look: how much its gain is above 1."""
@@ -80,7 +80,7 @@ class Following(Live):
         bars: list[Json] = [
             {"what": look.what, "share": round(max(0.0, look.gain - 1) / most, 4), "title": look.title} for look in self._looks
         ]
-        return {"words": self.words(), "bad": self._looks[-1].what == "failed", "bars": bars}
+        return {"message": self.text(), "bad": self._looks[-1].what == "failed", "bars": bars}
 
 
 class AdaptView(ServiceView):
@@ -98,14 +98,14 @@ class AdaptView(ServiceView):
         section(c, source)
 
 
-def look_words(what: str, fields: Mapping[str, Any]) -> str:
+def look_text(what: str, fields: Mapping[str, Any]) -> str:
     """One look, in words."""
     at = f"iteration {float(fields.get('iteration', 0)):.0f}"
     gain = f"gain {float(fields['gain']):.2f}" if "gain" in fields else ""
-    if what == "turned":
+    if what == "changed":
         times = (("dark_ms", "dark"), ("exposed_ms", "exposed"))
-        parts = [gain, *(f"{words} {float(fields[name]):.0f} ms" for name, words in times if name in fields)]
-        return f"{at}: circuits turned, {', '.join(filter(None, parts))}"
+        parts = [gain, *(f"{text} {float(fields[name]):.0f} ms" for name, text in times if name in fields)]
+        return f"{at}: circuits changed, {', '.join(filter(None, parts))}"
     why = str(fields.get("why", ""))
     return f"{at}: {what}, {WHY.get(why, why or 'no reason said')}" + (f" ({gain})" if gain else "")
 

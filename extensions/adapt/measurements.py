@@ -23,7 +23,7 @@ MEASUREMENTS = (
             "now_ms": Field("float", "ms", "predicted time of one exchange over the circuits of now"),
             "then_ms": Field("float", "ms", "predicted time of one exchange over the proposed circuits"),
             "planned_ms": Field("float", "ms", "the computing of target and routes"),
-            "turn_ms": Field("float", "ms", "the first host's drain to the last commit"),
+            "change_ms": Field("float", "ms", "the first host's drain to the last commit"),
             "dark_ms": Field("float", "ms", "first command sent to the last carrier"),
             "exposed_ms": Field("float", "ms", "of the turn, what fell into the job's exchanges"),
             "moved": Field("int", "", "settings made and removed"),

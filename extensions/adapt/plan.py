@@ -93,7 +93,7 @@ class PlannedRegions(Planned[Regions]):
         Field(max_length=64, description="hosts whose circuits follow their traffic (`testbed service start adapt`)"),
     ]
     outside: ClassVar[Mapping[str, Any]] = {"adapt": AdaptEdge | None}
-    unsliced = "circuits are of whole ports"
+    unpartitioned = "circuits are of whole ports"
 
     def read(self, at: Site) -> Regions | None:
         written: list[RegionEdge] = getattr(at.edge, self.key, None) or []
@@ -190,13 +190,13 @@ def _fallback(region: RegionEdge, hosts: Sequence[HostName], at: Site, path: Pat
     if segment is None or region.fallback not in used:
         why = "not a segment of this plan" if segment else "not in the lab"
         listed = summary(sorted(used), "segment") if used else "it uses none; name one in segments"
-        words = f"segment {region.fallback} is {why} ({listed}){did_you_mean(region.fallback, sorted(used))}"
-        problems.add(place, f"{words}: traffic of region {region.name} needs it while circuits move")
+        text = f"segment {region.fallback} is {why} ({listed}){did_you_mean(region.fallback, sorted(used))}"
+        problems.add(place, f"{text}: traffic of region {region.name} needs it while circuits move")
         return
     joined = {host for link in at.always if _segment(link, lab) is segment for host in link.hosts}
     if lost := [host for host in hosts if host not in joined]:
-        words = f"segment {segment.name} does not join {', '.join(lost[:4])} in this plan"
-        problems.add(place, f"{words}: traffic of region {region.name} there would stop while circuits move")
+        text = f"segment {segment.name} does not join {', '.join(lost[:4])} in this plan"
+        problems.add(place, f"{text}: traffic of region {region.name} there would stop while circuits move")
 
 
 def _circuits(regions: Sequence[Region], owner: Mapping[HostPort, int], at: Site) -> None:
@@ -212,8 +212,8 @@ def _circuits(regions: Sequence[Region], owner: Mapping[HostPort, int], at: Site
             at.links.problems.add(path, f"one end is a port of region {region.name}, whose circuits stay inside it")
         for key, end in (("a", link.a), ("b", link.b)):
             if not isinstance(end, HostPort) and end in inside:
-                words = f"name a port of {end}: some of its ports belong to region {inside[end].name}"
-                at.links.problems.add((*path, key), words)
+                text = f"name a port of {end}: some of its ports belong to region {inside[end].name}"
+                at.links.problems.add((*path, key), text)
 
 
 def _segment(link: WantedLink, lab: Lab) -> Segment | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from extensions.adapt.region import Proposal
+from extensions.adapt.region_change import RegionChanged
 from extensions.adapt.traffic import Bytes, skew
-from extensions.adapt.turning import Turned
 from orchestrator.telemetry.journal import Journal
 
 
@@ -24,20 +24,20 @@ class Look:
 def record_look(
     journal: Journal | None,
     plan: str,
-    what: Literal["turned", "skipped", "failed"],
+    what: Literal["changed", "skipped", "failed"],
     why: str,
     look: Look | None = None,
-    turned: Turned | None = None,
+    changed: RegionChanged | None = None,
     figures: Mapping[str, float] | None = None,
 ) -> None:
-    """Write what came of a look. why: as the field. turned, figures: of a turn (planned_ms, exposed_ms)."""
+    """Write what came of a look. why: as the field. changed, figures: of a turn (planned_ms, exposed_ms)."""
     if journal is None:
         return
     fields: dict[str, float | int | str | None] = {"why": why, "iteration": look.iteration if look else 0, **(figures or {})}
     if look is not None:
         best = look.best
         fields |= {"skew": skew(look.traffic), "gain": best.gain, "now_ms": best.now_s * 1e3, "then_ms": best.then_s * 1e3}
-    if turned is not None:
-        fields |= {"turn_ms": turned.turn_ms, "dark_ms": turned.dark_ms, "moved": turned.moved}
-    at = turned.begun_ns if turned is not None else None
+    if changed is not None:
+        fields |= {"change_ms": changed.change_ms, "dark_ms": changed.dark_ms, "moved": changed.moved}
+    at = changed.begun_ns if changed is not None else None
     journal.point("adapt", {"plan": plan, "what": what}, fields, at)

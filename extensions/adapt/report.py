@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST = 40
 """So many looks that changed circuits are listed: the latest."""
-_GAIN = {"turned": PHASE_COLOURS["up"], "skipped": figures.GREY, "failed": PHASE_COLOURS["fault"]}
+_GAIN = {"changed": PHASE_COLOURS["up"], "skipped": figures.GREY, "failed": PHASE_COLOURS["fault"]}
 
 
 def section(c: ReportContext, source: Source) -> None:
@@ -31,31 +31,31 @@ def section(c: ReportContext, source: Source) -> None:
     answer = c.book.query(
         "adapt",
         "what came of every look at the job's traffic: turned, skipped and why, or failed; medians",
-        "SELECT what, CASE WHEN what = 'turned' THEN '' ELSE why END AS reason, COUNT(*) AS n, median(gain) AS gain, MAX(gain) AS"
+        "SELECT what, CASE WHEN what = 'changed' THEN '' ELSE why END AS reason, COUNT(*) AS n, median(gain) AS gain, MAX(gain) AS"
         " gain_most, median(skew) AS skew, median(turn_ms) AS turn_ms, median(dark_ms) AS dark_ms, median(exposed_ms) AS exposed_ms"
         f" FROM adapt WHERE run = {quoted(run)} GROUP BY what, reason ORDER BY n DESC",
     )
     if not answer:
         del c.book.answers["adapt"]
         return
-    turned = c.book.query(
-        "adapt_turns",
+    changed = c.book.query(
+        "adapt_changes",
         f"the latest {MOST} turns of the adapt service, with the predicted times of one exchange before and after",
         "SELECT iteration, gain, skew, now_ms, then_ms, moved, planned_ms, turn_ms, dark_ms, exposed_ms FROM (SELECT * FROM adapt"
-        f" WHERE run = {quoted(run)} AND what = 'turned' ORDER BY time_ns DESC LIMIT {MOST}) ORDER BY time_ns",
+        f" WHERE run = {quoted(run)} AND what = 'changed' ORDER BY time_ns DESC LIMIT {MOST}) ORDER BY time_ns",
     )
     made = ReportSection("adapt", "Circuits that followed the job's traffic")
     looks = c.book.database.execute(
         f"SELECT what, iteration, gain FROM adapt WHERE run = {quoted(run)} AND gain IS NOT NULL ORDER BY time_ns"
     ).fetchall()
-    words = (
+    text = (
         "Predicted time of an exchange over the circuits of then, divided by that over the proposed ones; 1 where the traffic was"
         " as at the last look. Predicted, not measured."
     )
     if (drawn := _gains(looks)) is not None:
-        made.drawings.append(Drawing("adapt-gain", "predicted gain at each look", words, drawn))
+        made.drawings.append(Drawing("adapt-gain", "predicted gain at each look", text, drawn))
     made.tables.append(_outcomes(answer))
-    if turned:
+    if changed:
         heads = {
             "iteration": "turned in iteration",
             "gain": "gain",
@@ -63,10 +63,16 @@ def section(c: ReportContext, source: Source) -> None:
             "now_ms": "exchange before",
             "then_ms": "after",
         }
-        heads |= {"moved": "settings", "planned_ms": "planned in", "turn_ms": "turn", "dark_ms": "dark", "exposed_ms": "exposed"}
-        made.tables.append(result_table(turned, heads))
+        heads |= {
+            "moved": "settings",
+            "planned_ms": "planned in",
+            "change_ms": "change",
+            "dark_ms": "dark",
+            "exposed_ms": "exposed",
+        }
+        made.tables.append(result_table(changed, heads))
     else:
-        del c.book.answers["adapt_turns"]
+        del c.book.answers["adapt_changes"]
     made.notes.append(
         "The times of an exchange (one all-to-all; an iteration may have several) are predicted, all others measured. Planned in:"
         " circuits to settings and routes. Turn: the first host's drain to the last commit. Exposed: of the turn, what fell into"
@@ -77,12 +83,12 @@ def section(c: ReportContext, source: Source) -> None:
 
 def _outcomes(answer: Answer) -> Table:
     heads = {"what": "looks that", "n": "number", "gain": "gain, median", "gain_most": "largest", "skew": "skew"}
-    heads |= {"turn_ms": "turn", "dark_ms": "dark", "exposed_ms": "exposed"}
+    heads |= {"change_ms": "change", "dark_ms": "dark", "exposed_ms": "exposed"}
     shown = result_table(answer, heads)
     rows = []
     for row, line in zip(shown.rows, answer.lines(), strict=True):
         why = str(line["reason"].value or "")
-        rest = row[5:] if line["what"].value == "turned" else ["", "", ""]
+        rest = row[5:] if line["what"].value == "changed" else ["", "", ""]
         rows.append([row[0], WHY.get(why, why), *row[1:5], *rest])
     return Table([shown.heads[0], "why", *shown.heads[1:]], rows)
 
@@ -92,7 +98,7 @@ def _gains(looks: list[tuple[str, int, float]]) -> Figure | None:
         return None
     with one_figure(2.3) as (figure, axes):
         for what, colour in _GAIN.items():
-            points = [(iteration, gain) for said, iteration, gain in looks if said == what]
+            points = [(iteration, gain) for reported, iteration, gain in looks if reported == what]
             if points:
                 axes.vlines([x for x, _ in points], 1.0, [y for _, y in points], color=colour, linewidth=0.8, alpha=0.6)
                 axes.plot(*zip(*points, strict=True), "o", markersize=3, color=colour, label=f"{what} (n = {len(points)})")

@@ -14,29 +14,29 @@ from orchestrator.background.work import ServiceReport
 class AdaptOptions(ServiceOptions):
     """How long to adapt."""
 
-    turns: int = option(0, "--turns", "End after N turns; 0: when the job ends.", metavar="N", least=0)
+    changes: int = option(0, "--turns", "End after N turns; 0: when the job ends.", metavar="N", least=0)
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptState(ServiceState):
     """What an adapter reports of itself. state: starting, adapting. iteration: of the job, when it last looked at its traffic.
 
-    turns, skipped, failures: as in AdaptReport. last: the latest event in words.
+    changes, skipped, failures: as in AdaptReport. last: the latest event in words.
     """
 
     iteration: int = 0
-    turns: int = 0
+    changes: int = 0
     skipped: int = 0
     failures: int = 0
     last: str = ""
 
-    def words(self) -> str:
-        did = f"{self.turns} turns, {self.skipped} skipped, {self.failures} failed"
+    def text(self) -> str:
+        did = f"{self.changes} turns, {self.skipped} skipped, {self.failures} failed"
         return f"{self.state}, {self.where}; iteration {self.iteration}: {did}; {self.last}"
 
     @property
     def leaves(self) -> str:
-        return f" after {self.turns} turns"
+        return f" after {self.changes} turns"
 
 
 KIND = Kind(
@@ -63,10 +63,10 @@ ends, the hosts' routes are confirmed; `testbed up` with the plan makes the plan
 
 @dataclass(frozen=True, slots=True)
 class AdaptReport(ServiceReport):
-    """What an adapter did. looks: at the job's traffic. turns: changes of circuits, of them `failures` more that were taken back
+    """What an adapter did. looks: at the job's traffic. changes: changes of circuits, of them `failures` more that were taken back
     onto the packet switch. skipped: looks after which nothing was changed.
 
-    turn_ms, dark_ms, exposed_ms: medians over the turns, None without one: from the first host's drain to the last commit; from
+    change_ms, dark_ms, exposed_ms: medians over the turns, None without one: from the first host's drain to the last commit; from
     the first command to the last carrier; of the turn, what did not fit into the time in which the job computes.
     """
 
@@ -74,18 +74,18 @@ class AdaptReport(ServiceReport):
     plan: str
     run: str = ""
     looks: int = 0
-    turns: int = 0
+    changes: int = 0
     skipped: int = 0
     failures: int = 0
     seconds: float = 0.0
-    turn_ms: float | None = None
+    change_ms: float | None = None
     dark_ms: float | None = None
     exposed_ms: float | None = None
     last: str = ""
     journal: str = ""
 
-    def words(self) -> str:
-        text = f"Adapted {self.plan}: {self.turns} turns, {self.skipped} looks without one, {self.failures} failures"
-        if self.turn_ms is not None:
-            text += f"; a turn took {self.turn_ms:.0f} ms, dark for {self.dark_ms:.0f} ms, {self.exposed_ms:.0f} ms of it exposed"
+    def text(self) -> str:
+        text = f"Adapted {self.plan}: {self.changes} turns, {self.skipped} looks without one, {self.failures} failures"
+        if self.change_ms is not None:
+            text += f"; a turn took {self.change_ms:.0f} ms, dark for {self.dark_ms:.0f} ms, {self.exposed_ms:.0f} ms of it exposed"
         return text

@@ -93,9 +93,9 @@ class Pace:
     compute_s: float
     iteration_s: float
 
-    def exposed_s(self, turn_s: float, late_s: float = 0.0) -> float:
-        """How much of a turn of `turn_s` (s) that begins `late_s` after an iteration did falls into its exchanges."""
-        return max(0.0, late_s + turn_s - self.compute_s)
+    def exposed_s(self, change_s: float, late_s: float = 0.0) -> float:
+        """How much of a turn of `change_s` (s) that begins `late_s` after an iteration did falls into its exchanges."""
+        return max(0.0, late_s + change_s - self.compute_s)
 
 
 def pace(found: Iterable[Demand]) -> Pace | None:

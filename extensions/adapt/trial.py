@@ -103,8 +103,8 @@ class Trial:
     def join(self, a: int, b: int) -> bool:
         """Add a circuit between two ranks with free ports; others change planes for it where that is enough. False: it does not."""
         a, b = min(a, b), max(a, b)
-        if there := self.open_planes(a, b):
-            self.add((a, b, there[0]))
+        if existing := self.open_planes(a, b):
+            self.add((a, b, existing[0]))
             return True
         free_a, free_b = ([plane for plane, free in enumerate(self.room[rank]) if free] for rank in (a, b))
         for first in free_a:

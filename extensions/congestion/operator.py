@@ -40,9 +40,9 @@ class CongestionOfJob(Attachment[Congestion]):
 
     async def adjust(self, session: Session, record: JobRecord, value: Congestion | None) -> str:
         """None: what the routes pin. Raises: Refused - a host cannot have it, or the job does not run there. Unreachable."""
-        told = {"control": CONGCTL, "back": True} if value is None else fields(value)
+        reply = {"control": CONGCTL, "back": True} if value is None else fields(value)
         name, ranks = record.spec.on_hosts, ranks_of(record, session.lab)
-        await session.hosts.channels.ask({rank: {"job": on_host(name, rank), **told} for rank in ranks}, "congestion", REGISTER_S)
+        await session.hosts.channels.ask({rank: {"job": on_host(name, rank), **reply} for rank in ranks}, "congestion", REGISTER_S)
         control = value.control if value is not None else "that of the routes"
         return f"the congestion control of {record.name}'s connections is {control} now"
 

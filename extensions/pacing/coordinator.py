@@ -68,7 +68,7 @@ class CoordinateReport(ServiceReport):
     phases: PhasesReport
     last: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         return f"Paced the jobs of {self.lab}: {self.last}"
 
 
@@ -100,7 +100,7 @@ async def coordinate(command: Command, *, notify: Notify, options: CoordinateOpt
             try:
                 await work.work()
             except asyncio.CancelledError:
-                work.say("ended", "stopped on request")
+                work.emit("ended", "stopped on request")
             finally:
                 await work.release()
             return work.report()
@@ -148,16 +148,16 @@ async def released(command: Command) -> list[str]:
     """Have all running jobs begin their iterations when they like, with the congestion control that their plans want; the names of
     those that were told."""
     lab = load_lab(command.inventory)
-    told = []
+    notices = []
     found = tenants(command.store, lab)
     async with command.opened(lab, "pacing") as session:
         for tenant in found:
             with suppress(TestbedError):
                 await connect(session, [tenant])
-                await session.hosts.turns.unpace(tenant.on_hosts, tenant.ranks)
+                await session.hosts.ring_changes.unpace(tenant.on_hosts, tenant.ranks)
                 await _control(session, command.store, tenant)
-                told.append(tenant.name)
-    return told
+                notices.append(tenant.name)
+    return notices
 
 
 async def _control(session: Session, store: Store, tenant: Tenant, control: str = "") -> None:
@@ -194,13 +194,13 @@ class Coordinator:
         took = round(time.monotonic() - self.began, 1)
         return CoordinateReport(self.lab.name, self.options.by, self.state, max(0, self.corrections), took, self.phases, self.last)
 
-    def say(self, event: str, words: str) -> None:
+    def emit(self, event: str, text: str) -> None:
         """Emit one event."""
-        self.last = words
-        emit(self.notify, event, words, score=self.phases.score)
+        self.last = text
+        emit(self.notify, event, text, score=self.phases.score)
         plan, corrections = ", ".join(one.tenant.name for one in self.seen), max(0, self.corrections)
-        said = {"score": self.phases.score, "corrections": corrections, "last": words}
-        self.file.now(state=self.state, plan=plan, by=self.options.by, **said)
+        reply = {"score": self.phases.score, "corrections": corrections, "last": text}
+        self.file.now(state=self.state, plan=plan, by=self.options.by, **reply)
 
     async def work(self) -> None:
         """Measure, pace, look again. Raises: as `coordinate`; NotVerified - hosts failed several times in a row."""
@@ -210,7 +210,7 @@ class Coordinator:
             self.seen = await measured(self.session, found, self.options.seconds)
             await self.together()
             return
-        await self.anew(found)
+        await self.renew_all(found)
         await self.renew()
         ready()
         retries, looked = Retries(AGAIN_S, AGAIN_S, FAILURES), time.monotonic()
@@ -223,19 +223,19 @@ class Coordinator:
                 looked = time.monotonic()
                 found = tenants(self.command.store, self.lab)
                 if len(found) < 2:
-                    self.say("ended", "fewer than two jobs run")
+                    self.emit("ended", "fewer than two jobs run")
                     return
                 if why := await self.changed(found):
-                    self.say("changed", why)
+                    self.emit("changed", why)
                     await connect(self.session, found)
-                    await self.anew(found)
+                    await self.renew_all(found)
                 elif self.longer():
                     self.settle()
                 retries.worked()
             except (Infeasible, Missing):
                 raise
             except TestbedError as error:
-                self.say("failed", error.line)
+                self.emit("failed", error.line)
                 await asyncio.sleep(retries.failed("look", error, "testbed doctor"))
                 with suppress(TestbedError):
                     await connect(self.session, tenants(self.command.store, self.lab))
@@ -245,7 +245,7 @@ class Coordinator:
         slowest = max((job.paced_ms or job.now_ms for job in self.phases.jobs), default=0.0)
         return max(LEAST_LOOK_S, EVERY * slowest / 1e3)
 
-    async def anew(self, found: Sequence[Tenant]) -> None:
+    async def renew_all(self, found: Sequence[Tenant]) -> None:
         """Measure the jobs and work out their shifts. Raises: Infeasible - that cannot be done; what to do is in the hint."""
         if self.state == "pacing":
             await self.release()  # what is between two iterations is theirs again
@@ -253,24 +253,24 @@ class Coordinator:
         self.settle()
 
     def settle(self) -> None:
-        """Work out the shifts of what was seen. Raises: as `anew`."""
+        """Work out the shifts of what was seen. Raises: as `renew_all`."""
         self.took.clear()
         epoch_ns = self.beginning_ns()
         self.phases = answer(self.lab.name, self.seen, self.options.grid_ms, force=self.options.force)
         if self.phases.refused:
             raise Infeasible(self.phases.refused, hint=self.phases.hint)
         if stubborn := [job.name for job in self.phases.jobs if job.paced_ms and not job.takes_part]:
-            words = f"{', '.join(stubborn)}: the owner's own program, which does not take part in pacing"
-            raise Infeasible(words, hint="a job of train or replay; testbed service start pacing --by mltcp")
+            text = f"{', '.join(stubborn)}: the owner's own program, which does not take part in pacing"
+            raise Infeasible(text, hint="a job of train or replay; testbed service start pacing --by mltcp")
         self.corrections += 1
         self.epoch_ns = epoch_ns
         self.state = "pacing" if self.phases.fits else "alone"
         if self.phases.fits:
             shown = "; ".join(f"{job.name} +{job.shift_ms:g} of {job.paced_ms:g} ms" for job in self.phases.jobs if job.paced_ms)
-            self.say("shifted", f"{self.phases.words}: {shown}")
+            self.emit("shifted", f"{self.phases.message}: {shown}")
         else:
             hint = "" if self.options.force or not self.phases.links else LONGER
-            self.say("alone", f"{self.phases.words}; they are left alone{hint}")
+            self.emit("alone", f"{self.phases.message}; they are left alone{hint}")
 
     def beginning_ns(self) -> int:
         """When the first job's next iteration is to begin: as before, where it is paced, so that no job waits for a new order."""
@@ -289,7 +289,7 @@ class Coordinator:
             job = self._job(one.tenant)
             if not job.paced_ms:
                 continue
-            told = await self.session.hosts.turns.pace(
+            notice = await self.session.hosts.ring_changes.pace(
                 one.tenant.on_hosts,
                 one.tenant.ranks,
                 epoch_ns=self.epoch_ns,
@@ -298,8 +298,8 @@ class Coordinator:
                 lease_s=LEASE_S,
                 by=self.by,
             )
-            if told < len(one.tenant.ranks):
-                self.say("deaf", f"{job.name}: {told} of {len(one.tenant.ranks)} ranks listen to their agents")
+            if notice < len(one.tenant.ranks):
+                self.emit("deaf", f"{job.name}: {notice} of {len(one.tenant.ranks)} ranks listen to their agents")
 
     async def together(self) -> None:
         """Have one iteration of all jobs begin at once, and leave them alone then: the lease ends before the next."""
@@ -309,7 +309,7 @@ class Coordinator:
         period_ms = min(60e3, 2 * longest)
         self.epoch_ns = time.monotonic_ns()
         for one in self.seen:
-            await self.session.hosts.turns.pace(
+            await self.session.hosts.ring_changes.pace(
                 one.tenant.on_hosts,
                 one.tenant.ranks,
                 epoch_ns=self.epoch_ns,
@@ -320,7 +320,7 @@ class Coordinator:
             )
         await asyncio.sleep(1.2 * period_ms / 1e3)
         self.state = "alone"
-        self.say("together", f"iterations of {len(self.seen)} jobs began at once")
+        self.emit("together", f"iterations of {len(self.seen)} jobs began at once")
 
     async def changed(self, found: Sequence[Tenant]) -> str:
         """Why the shifts are to be worked out anew; empty if they are still right."""
@@ -331,8 +331,8 @@ class Coordinator:
             return ""
         for one in self.seen:
             job = self._job(one.tenant)
-            beats = await self.session.hosts.measure.beats(one.tenant.on_hosts, one.tenant.ranks)
-            rows = iterations(list(beats.values()))[-EVERY:]
+            heartbeats = await self.session.hosts.measure.heartbeats(one.tenant.on_hosts, one.tenant.ranks)
+            rows = iterations(list(heartbeats.values()))[-EVERY:]
             if not job.paced_ms or len(rows) < EVERY or one.source != "records":
                 continue
             self.took[job.name] = times = [row[0] + one.between_ms for row in rows]
@@ -355,7 +355,7 @@ class Coordinator:
                 bursts = tuple((a + later, b + later, rate) for a, b, rate in one.phases.bursts)
                 longer = replace(one.phases, period_ms=took, bursts=bursts)
                 self.seen[at] = replace(one, phases=longer, spread_ms=max(times) - took)
-                self.say("longer", f"{job.name} takes {took:.1f} ms, longer than its period of {job.paced_ms:g} ms")
+                self.emit("longer", f"{job.name} takes {took:.1f} ms, longer than its period of {job.paced_ms:g} ms")
                 missed = True
         return missed
 
@@ -366,4 +366,4 @@ class Coordinator:
         """Tell those that can be reached that nobody is paced; the others go on when their lease ends."""
         for one in self.seen:
             with suppress(TestbedError):
-                await self.session.hosts.turns.unpace(one.tenant.on_hosts, one.tenant.ranks, self.by)
+                await self.session.hosts.ring_changes.unpace(one.tenant.on_hosts, one.tenant.ranks, self.by)

@@ -16,13 +16,13 @@ from extensions.pacing.options import SAMPLED_S
 from extensions.pacing.phases import Array, Phases, SharedLink, of_records, of_samples
 from optics import HostName, HostPort, Infeasible, Missing, TestbedError
 from optics.ranks import RankName, hosts_of
-from orchestrator.hosts import Beat, HostEvent
+from orchestrator.hosts import Heartbeat, HostEvent
 from orchestrator.hosts.counters import counter_samples
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.record import ranks_of
 from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Session
-from orchestrator.store.keys import key_of, slice_key
+from orchestrator.store.keys import key_of, tenancy_key
 from orchestrator.store.store import Store
 
 STEP_MS = 1.0
@@ -36,7 +36,7 @@ USABLE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One owner's running job. key: of the owner's slice; on_hosts: the job's name there; record: its number; paceable:
+    """One owner's running job. key: of the owner's tenancy; on_hosts: the job's name there; record: its number; paceable:
     whether its ranks take part."""
 
     owner: str
@@ -58,7 +58,7 @@ def tenants(store: Store, lab: Lab) -> list[Tenant]:
     """The jobs that run, according to the store, by owner; without paused ones, and those whose plan cannot be read any more."""
     found = []
     for owner, current in store.currents(key_of(lab)).items():
-        key = slice_key(key_of(lab), owner)
+        key = tenancy_key(key_of(lab), owner)
         record = store.latest_job(key)
         if record is None or record.ended is not None or record.state == "paused":
             continue
@@ -74,11 +74,11 @@ def tenants(store: Store, lab: Lab) -> list[Tenant]:
 
 def none_runs(store: Store, lab: Lab) -> Missing:
     """The error for a lab on which no job runs; it says what became of the latest ones."""
-    latest = {owner: store.latest_job(slice_key(key_of(lab), owner)) for owner in store.currents(key_of(lab))}
-    words = ", ".join(f"{owner}:{record.name} {record.state}" for owner, record in latest.items() if record is not None)
+    latest = {owner: store.latest_job(tenancy_key(key_of(lab), owner)) for owner in store.currents(key_of(lab))}
+    text = ", ".join(f"{owner}:{record.name} {record.state}" for owner, record in latest.items() if record is not None)
     runs = any(record is not None and record.ended is None for record in latest.values())
     none = "no job runs on this lab whose phases can be seen" if runs else "no job runs on this lab"
-    return Missing(f"{none}{f': {words}' if words else ''}", hint="testbed up with a plan that has a job, and no schedule")
+    return Missing(f"{none}{f': {text}' if text else ''}", hint="testbed up with a plan that has a job, and no schedule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +141,15 @@ async def measured(session: Session, found: Sequence[Tenant], seconds: float = S
 
     paced: their iterations begin when they are told, so what is between two is no time of their own.
     """
-    told = [await session.hosts.measure.beats(t.on_hosts, t.ranks) for t in found]
-    slow = max((now for beats in told if (now := _between(beats.values())[0])), default=0.0)
+    notices = [await session.hosts.measure.heartbeats(t.on_hosts, t.ranks) for t in found]
+    slow = max((now for heartbeats in notices if (now := _between(heartbeats.values())[0])), default=0.0)
     seconds = min(MOST_S, max(seconds, LONGER * slow / 1e3))
     curves = await _sampled(session, _hosts(found), seconds)
-    since = [{rank: beat.times[-1].iteration for rank, beat in beats.items() if beat.times} for beats in told]
-    told = [await session.hosts.measure.beats(t.on_hosts, t.ranks, after) for t, after in zip(found, since, strict=True)]
-    return [_seen(tenant, list(beats.values()), curves, paced) for tenant, beats in zip(found, told, strict=True)]
+    since = [
+        {rank: heartbeat.times[-1].iteration for rank, heartbeat in heartbeats.items() if heartbeat.times} for heartbeats in notices
+    ]
+    notices = [await session.hosts.measure.heartbeats(t.on_hosts, t.ranks, after) for t, after in zip(found, since, strict=True)]
+    return [_seen(tenant, list(heartbeats.values()), curves, paced) for tenant, heartbeats in zip(found, notices, strict=True)]
 
 
 async def _sampled(session: Session, names: Collection[HostName], seconds: float) -> dict[HostPort, Array]:
@@ -186,11 +188,11 @@ def stepped(rows: Mapping[HostPort, Sequence[tuple[int, int]]]) -> dict[HostPort
     return found
 
 
-def _between(beats: Collection[Beat]) -> tuple[float, float]:
+def _between(heartbeats: Collection[Heartbeat]) -> tuple[float, float]:
     """From one iteration's begin to the next, and of that not in the iteration (ms, medians); 0, 0 where it is not known."""
     whole, rest = [], []
-    for beat in beats:
-        times = beat.times[-LATEST - 1 :]
+    for heartbeat in heartbeats:
+        times = heartbeat.times[-LATEST - 1 :]
         for one, two in pairwise(times):
             if two.iteration == one.iteration + 1:
                 whole.append((two.t_wall_ns - one.t_wall_ns) / 1e6)
@@ -198,13 +200,13 @@ def _between(beats: Collection[Beat]) -> tuple[float, float]:
     return (median(whole), max(0.0, median(rest))) if whole else (0.0, 0.0)
 
 
-def iterations(beats: Sequence[Beat]) -> list[tuple[float, float, float]]:
+def iterations(heartbeats: Sequence[Heartbeat]) -> list[tuple[float, float, float]]:
     """Of the latest iterations that all ranks have told: ms whole, computing (of the slowest rank), exchange after that."""
-    told = [{times.iteration: times for times in beat.times} for beat in beats]
-    common = sorted(set.intersection(*map(set, told)))[-LATEST:] if told else []
+    notices = [{times.iteration: times for times in heartbeat.times} for heartbeat in heartbeats]
+    common = sorted(set.intersection(*map(set, notices)))[-LATEST:] if notices else []
     found = []
     for number in common:
-        rows = [times[number] for times in told]
+        rows = [times[number] for times in notices]
         if any(not row.compute_ms and not row.exposed_ms for row in rows):
             continue
         whole, exposed = max(row.iter_ms for row in rows), min(row.exposed_ms for row in rows)
@@ -212,24 +214,24 @@ def iterations(beats: Sequence[Beat]) -> list[tuple[float, float, float]]:
     return found
 
 
-def _seen(tenant: Tenant, beats: Sequence[Beat], curves: Mapping[HostPort, Array], paced: bool) -> Seen:
-    if beats and not any(beat.state == "running" for beat in beats):
-        absent = all(beat.state == "absent" for beat in beats)
-        fine = all(beat.state == "exited" and beat.code == 0 for beat in beats)
-        words = "its ranks are not there: it is being launched, or they are lost" if absent else "finished" if fine else "failed"
-        return Seen(tenant, None, error=words, hint="testbed job status", ended=True)
+def _seen(tenant: Tenant, heartbeats: Sequence[Heartbeat], curves: Mapping[HostPort, Array], paced: bool) -> Seen:
+    if heartbeats and not any(heartbeat.state == "running" for heartbeat in heartbeats):
+        absent = all(heartbeat.state == "absent" for heartbeat in heartbeats)
+        fine = all(heartbeat.state == "exited" and heartbeat.code == 0 for heartbeat in heartbeats)
+        text = "its ranks are not there: it is being launched, or they are lost" if absent else "finished" if fine else "failed"
+        return Seen(tenant, None, error=text, hint="testbed job status", ended=True)
     own = {port: curves[port] for port in tenant.use.sent if port in curves}
     total = np.sum(list(own.values()), axis=0) if own else np.zeros(0)
-    now_ms, between_ms = _between(beats)
+    now_ms, between_ms = _between(heartbeats)
     between_ms = 0.0 if paced else between_ms
-    rows = iterations(beats)
+    rows = iterations(heartbeats)
     try:
         shown = of_samples(total, STEP_MS, now_ms or None) if len(rows) < 3 or not now_ms else None
         period = now_ms or (shown.period_ms if shown else 0.0)
         count = int(len(total) * STEP_MS / period) if period else 0
         if not count:
-            words = f"{len(total) * STEP_MS:.0f} ms of samples, less than an iteration"
-            raise Infeasible(words, hint="sample for longer: --for 30s")
+            text = f"{len(total) * STEP_MS:.0f} ms of samples, less than an iteration"
+            raise Infeasible(text, hint="sample for longer: --for 30s")
         each = {port: float(curve[-round(count * period / STEP_MS) :].sum()) / count for port, curve in own.items()}
         if tenant.use.declared:
             each = dict(tenant.use.sent)
@@ -251,5 +253,5 @@ def _seen(tenant: Tenant, beats: Sequence[Beat], curves: Mapping[HostPort, Array
 def several(found: Sequence[Tenant]) -> None:
     """Raises: Missing - fewer than two jobs run."""
     if len(found) < 2:
-        words = f"{found[0].name} runs alone" if found else "none runs"
-        raise Missing(f"jobs are shifted against each other, and {words}", hint="start another: testbed --as OWNER up -t PLAN")
+        text = f"{found[0].name} runs alone" if found else "none runs"
+        raise Missing(f"jobs are shifted against each other, and {text}", hint="start another: testbed --as OWNER up -t PLAN")

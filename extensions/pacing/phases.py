@@ -48,8 +48,8 @@ class Phases:
             raise Infeasible(f"a period of {self.period_ms} ms", "give a time above 0")
         for begin, end, rate in self.bursts:
             if not (0 <= begin < end <= self.period_ms * (1 + EQUAL) and isfinite(rate) and rate >= 0):
-                words = f"a burst from {begin:g} to {end:g} ms at {rate:g} Mb/s in a period of {self.period_ms:g} ms"
-                raise Infeasible(words, "give bursts within the period")
+                text = f"a burst from {begin:g} to {end:g} ms at {rate:g} Mb/s in a period of {self.period_ms:g} ms"
+                raise Infeasible(text, "give bursts within the period")
 
     @property
     def busy_ms(self) -> float:
@@ -147,12 +147,12 @@ def _without_short(busy: NDArray[np.bool_], least: int) -> NDArray[np.bool_]:
         if busy.all() or not busy.any():
             break
         start = int(np.flatnonzero(busy != np.roll(busy, 1))[0])
-        turned = np.roll(busy, -start)
-        edges = [0, *(np.flatnonzero(turned[1:] != turned[:-1]) + 1).tolist(), len(turned)]
+        rotated = np.roll(busy, -start)
+        edges = [0, *(np.flatnonzero(rotated[1:] != rotated[:-1]) + 1).tolist(), len(rotated)]
         for a, b in pairwise(edges):
-            if turned[a] == kind and b - a < least:
-                turned[a:b] = not kind
-        busy = np.roll(turned, start)
+            if rotated[a] == kind and b - a < least:
+                rotated[a:b] = not kind
+        busy = np.roll(rotated, start)
     return busy
 
 
@@ -201,9 +201,9 @@ def perimeter(periods_ms: Collection[float], grid_ms: float = 1.0) -> int:
     if (found := _circle(periods_ms, grid_ms)) <= SLOTS:
         return found
     fits = next((grid_ms * k for k in range(2, SLOTS) if _circle(periods_ms, grid_ms * k) <= SLOTS), max(periods_ms))
-    told = ", ".join(f"{period:g}" for period in sorted(set(periods_ms)))
-    words = f"periods of {told} ms on a grid of {grid_ms:g} ms: their circle has {found} slots, {SLOTS} are the most"
-    raise Infeasible(words, f"the nearest grid on which they fit: --grid {fits:g}")
+    notice = ", ".join(f"{period:g}" for period in sorted(set(periods_ms)))
+    text = f"periods of {notice} ms on a grid of {grid_ms:g} ms: their circle has {found} slots, {SLOTS} are the most"
+    raise Infeasible(text, f"the nearest grid on which they fit: --grid {fits:g}")
 
 
 def _circle(periods_ms: Collection[float], grid_ms: float) -> int:
@@ -256,26 +256,26 @@ class _Circle:
     def best(self) -> list[int]:
         """The best rotation, in slots, the first job's being 0. Jobs are turned no further than gives something new."""
         window = max(1, min(self.periods) // 4)
-        ways, circle = [range(1)], self.periods[0]
+        paths, circle = [range(1)], self.periods[0]
         for period in self.periods[1:]:
-            ways.append(range(gcd(period, circle)))
+            paths.append(range(gcd(period, circle)))
             circle = lcm(circle, period)
-        turned = self._first_of(ways, window)
-        for _ in range(3 if self._steps(ways) else 0):
-            for job in range(1, len(ways)):
-                others = [(*turned[:job], shift, *turned[job + 1 :]) for shift in ways[job]]
-                turned = max(others, key=lambda each: self.rank(each, window))
-        return list(turned)
+        rotated = self._first_of(paths, window)
+        for _ in range(3 if self._steps(paths) else 0):
+            for job in range(1, len(paths)):
+                others = [(*rotated[:job], shift, *rotated[job + 1 :]) for shift in paths[job]]
+                rotated = max(others, key=lambda each: self.rank(each, window))
+        return list(rotated)
 
-    def _steps(self, ways: Sequence[range]) -> int:
+    def _steps(self, paths: Sequence[range]) -> int:
         """How many rotations of each job are tried at first, 0: all."""
-        count = np.prod([float(len(way)) for way in ways])
-        return 0 if count <= ROTATIONS else max(2, int(ROTATIONS ** (1 / (len(ways) - 1))))
+        count = np.prod([float(len(path)) for path in paths])
+        return 0 if count <= ROTATIONS else max(2, int(ROTATIONS ** (1 / (len(paths) - 1))))
 
-    def _first_of(self, ways: Sequence[range], window: int) -> tuple[int, ...]:
+    def _first_of(self, paths: Sequence[range], window: int) -> tuple[int, ...]:
         """The best of all rotations, or of some that are evenly spread where there are too many."""
-        steps = self._steps(ways)
-        tried = [way[:: -(-len(way) // steps)] if steps else way for way in ways]
+        steps = self._steps(paths)
+        tried = [path[:: -(-len(path) // steps)] if steps else path for path in paths]
         return max(product(*tried), key=lambda each: self.rank(each, window))
 
 
@@ -321,19 +321,19 @@ def shifts(links: Sequence[SharedLink], grid_ms: float = 1.0) -> Shifts:
             for group in [group for group in left if any(job in link.jobs for link in group)]:
                 left.remove(group)
                 circle = _Circle(group, grid_ms)
-                turned = circle.best()
-                at = dict(zip(circle.jobs, turned, strict=True))
+                rotated = circle.best()
+                at = dict(zip(circle.jobs, rotated, strict=True))
                 for other, period in zip(circle.jobs, circle.periods, strict=True):
                     if other == job:
                         continue
                     if other in found:
                         names = ", ".join(link.name for link in group)
-                        words = f"jobs {job} and {other} share {names}, and are joined by other links and jobs too: a loop"
-                        raise Infeasible(words, "one of them on other links, or: testbed service start pacing --by mltcp")
+                        text = f"jobs {job} and {other} share {names}, and are joined by other links and jobs too: a loop"
+                        raise Infeasible(text, "one of them on other links, or: testbed service start pacing --by mltcp")
                     shift = round(found[job] / grid_ms) - at[job] + at[other]
                     found[other] = shift % period * grid_ms
                     queue.append(other)
-                for link, value in zip(group, circle.scores(turned), strict=True):
+                for link, value in zip(group, circle.scores(rotated), strict=True):
                     scores[link.name], perimeters[link.name] = value, circle.slots * grid_ms
     return Shifts(found, scores, perimeters)
 

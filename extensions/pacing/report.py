@@ -66,7 +66,7 @@ class PhasesReport(JsonReport):
         return bool(self.links) and not self.refused and self.score >= FITS
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """How they fit, in a line."""
         if self.refused:
             return self.refused
@@ -120,8 +120,8 @@ def _best(
     while True:
         wanted = [periods_ms[name] * longer for name in names]
         paced = dict(zip(names, align(wanted, grid_ms, STRETCH), strict=True))
-        turned = [SharedLink(x.name, x.mbps, {job: one.paced(paced[job]) for job, one in x.jobs.items()}) for x in links]
-        found = shifts(turned, grid_ms)
+        rotated = [SharedLink(x.name, x.mbps, {job: one.paced(paced[job]) for job, one in x.jobs.items()}) for x in links]
+        found = shifts(rotated, grid_ms)
         if found.score >= FITS or not force or longer > FORCED:
             return found, paced
         longer += STRETCH

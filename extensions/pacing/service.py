@@ -21,7 +21,7 @@ class CoordinateState(ServiceState):
     corrections: int = 0
     last: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         return f"{self.state}, {self.where}; {self.last}"
 
 

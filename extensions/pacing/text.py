@@ -47,7 +47,7 @@ def text(report: PhasesReport) -> str:
             f"Who sends when, {longest:g} ms from left to right ('#' sends, '-' for less than half of the time, '.' computes):"
         )
         lines += columns((f"  {job.name}", strip(job, longest), f"+{job.shift_ms:g} of {job.paced_ms:g} ms") for job in shown)
-    lines.append(report.words)
+    lines.append(report.message)
     return "\n".join(lines)
 
 
@@ -98,11 +98,11 @@ def svg(report: PhasesReport, per_row: int = 1) -> str:
             job, line = jobs[name], y + _RADIUS + 24 + _KEY * ring
             parts.append(f'<rect x="{left + 24}" y="{line - 11}" width="14" height="12" fill="{tones[name]}"/>')
             shown = name if len(name) <= _NAME else name[: _NAME - 1] + "\N{HORIZONTAL ELLIPSIS}"
-            words = f"{job.paced_ms:g} ms, +{job.shift_ms:g} ms, {link.rates[name]:.0f} of {link.mbps:.0f} Mb/s"
+            message = f"{job.paced_ms:g} ms, +{job.shift_ms:g} ms, {link.rates[name]:.0f} of {link.mbps:.0f} Mb/s"
             parts.append(f'<text x="{left + 46}" y="{line}">{escape(shown)}</text>')
-            parts.append(f'<text x="{left + 46}" y="{line + 15}" font-size="11">{words}</text>')
+            parts.append(f'<text x="{left + 46}" y="{line + 15}" font-size="11">{message}</text>')
     if not links:
-        parts.append(f'<text x="16" y="60">{escape(report.words)}</text>')
+        parts.append(f'<text x="16" y="60">{escape(report.message)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -119,11 +119,11 @@ def _arcs(job: JobPhases, perimeter_ms: float, centre: tuple[float, float], radi
     if times * len(job.bursts) > _MOST_ARCS:
         return [f'<circle cx="{centre[0]}" cy="{centre[1]}" r="{radius}" fill="none" stroke="{tone}" stroke-width="8"/>']
     found = []
-    for turn in range(times):
+    for step in range(times):
         for begin, end, _ in job.bursts:
-            at = (job.shift_ms + turn * job.paced_ms + begin) / perimeter_ms
+            at = (job.shift_ms + step * job.paced_ms + begin) / perimeter_ms
             part = min((end - begin) / perimeter_ms, 0.9999)
-            (x, y), (to_x, to_y) = (_point(centre, radius, turned) for turned in (at, at + part))
+            (x, y), (to_x, to_y) = (_point(centre, radius, rotated) for rotated in (at, at + part))
             found.append(
                 f'<path d="M{x:.2f},{y:.2f} A{radius},{radius} 0 {int(part > 0.5)} 1 {to_x:.2f},{to_y:.2f}" fill="none" '
                 f'stroke="{tone}" stroke-width="{_RING - 8}"/>'
@@ -131,6 +131,6 @@ def _arcs(job: JobPhases, perimeter_ms: float, centre: tuple[float, float], radi
     return found
 
 
-def _point(centre: tuple[float, float], radius: float, turned: float) -> tuple[float, float]:
-    """A point of a circle; turned: 0 at the top, 1 once around, clockwise."""
-    return centre[0] + radius * sin(2 * pi * turned), centre[1] - radius * cos(2 * pi * turned)
+def _point(centre: tuple[float, float], radius: float, rotated: float) -> tuple[float, float]:
+    """A point of a circle; rotated: 0 at the top, 1 once around, clockwise."""
+    return centre[0] + radius * sin(2 * pi * rotated), centre[1] - radius * cos(2 * pi * rotated)

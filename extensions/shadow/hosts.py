@@ -33,7 +33,7 @@ BEGUN_S = 60.0
 RECORDS = "shadow.jsonl"
 Restore = Literal["", "shadow", "newest"]
 """What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer (rank/peers.py)."""
-Says = Callable[[str], object]
+Notify = Callable[[str], object]
 """Told what is waited for."""
 
 
@@ -43,20 +43,21 @@ class ShadowHosts:
 
     channels: Channels
 
-    async def start(self, job: Job, run: str, *, restore: Restore = "", spared: bool = False, says: Says | None = None) -> str:
+    async def start(
+        self, job: Job, run: str, *, restore: Restore = "", left_out: bool = False, notify: Notify | None = None
+    ) -> str:
         """Start the shadow of a job, then the taps, and leave with rank 0's host what its rank is to know (with all, to restore).
 
-        The key goes over the channels, and stands in no command line. spared: where shadow or taps cannot be started, the job does
-        without, and why is returned, in one line. Ranks of which some know of a shadow and some do not would wait for each other,
-        so a host of theirs that does not answer raises always.
-        says: told that the shadow starts, while it does.
-        Raises: Missing - the inventory has its host no more. Refused - the shadow ended, or a tap could not begin; both end.
+        The key goes over the channels, and stands in no command line. left_out: where shadow or taps cannot be started, the job
+        does without, and why is returned, in one line. Ranks of which some know of a shadow and some do not would wait for each
+        other, so a host of theirs that does not answer raises always. notify: told that the shadow starts, while it does. Raises:
+        Missing - the inventory has its host no more. Refused - the shadow ended, or a tap could not begin; both end.
         """
         name, shadow = job_name(job.name, run), _shadow(job)
         try:
-            met = await self._begin(job, name, PORT + sum(run.encode()) % MASTER_PORTS, restore, says)
+            met = await self._begin(job, name, PORT + sum(run.encode()) % MASTER_PORTS, restore, notify)
         except TestbedError as error:
-            if not spared:
+            if not left_out:
                 raise
             return error.line
         try:
@@ -67,12 +68,12 @@ class ShadowHosts:
             raise
         return ""
 
-    async def _begin(self, job: Job, name: str, port: int, restore: Restore, says: Says | None) -> str:
+    async def _begin(self, job: Job, name: str, port: int, restore: Restore, notify: Notify | None) -> str:
         """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as `start`."""
         host, key = _shadow(job).host, secrets.token_hex(32)
         if host not in self.channels.lab.hosts:
-            words = f"{host}, where the shadow of job {job.name} is to be, is not in the inventory any more"
-            raise Missing(words, hint="testbed up, with a plan that names another host, or leaves `shadow` out")
+            text = f"{host}, where the shadow of job {job.name} is to be, is not in the inventory any more"
+            raise Missing(text, hint="testbed up, with a plan that names another host, or leaves `shadow` out")
         here = self.channels.lab.hosts[host]
         address = here.mgmt_address
         met = json.dumps({"address": address, "port": port, "key": key, "restore": restore})
@@ -92,18 +93,18 @@ class ShadowHosts:
                 lanes = [self.channels.lab.hosts[at].lane_address(lane) for lane in range(self.channels.lab.hosts[at].lanes)]
                 taps[at] = {"name": name, "ports": ports, "lanes": lanes, "shadow": address, "port": port, "key": key}
                 taps[at]["within_s"] = MEETS_S
-            answers = await self._tapping(job, name, taps, says)
+            answers = await self._tapping(job, name, taps, notify)
             if failed := {at: values["error"] for at, values in answers.items() if values["error"]}:
                 await self._living(job, name)
-                words = "; ".join(f"{at}: {error}" for at, error in failed.items())
-                raise Refused(f"the tap of job {job.name} could not begin on {words}", hint="testbed doctor")
+                text = "; ".join(f"{at}: {error}" for at, error in failed.items())
+                raise Refused(f"the tap of job {job.name} could not begin on {text}", hint="testbed doctor")
         except BaseException:
             await self._give_up(name, host, taps)
             raise
         return met
 
     async def _tapping(
-        self, job: Job, name: str, taps: Mapping[HostName, Mapping[str, Any]], says: Says | None
+        self, job: Job, name: str, taps: Mapping[HostName, Mapping[str, Any]], notify: Notify | None
     ) -> Mapping[HostName, Mapping[str, Any]]:
         """Have the taps begin, which they do when the shadow answers them; as long as that lives. Raises: Refused - it ended."""
         host, since = _shadow(job).host, time.monotonic()
@@ -111,8 +112,8 @@ class ShadowHosts:
         try:
             while not (await asyncio.wait([begun], timeout=LOOK_S))[0]:
                 await self._living(job, name)
-                if says is not None:
-                    says(f"the shadow on {host} still starts, for {time.monotonic() - since:.0f} s")
+                if notify is not None:
+                    notify(f"the shadow on {host} still starts, for {time.monotonic() - since:.0f} s")
             return begun.result()
         finally:
             begun.cancel()

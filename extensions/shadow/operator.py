@@ -41,17 +41,17 @@ class ShadowOfJob(Attachment[Shadow]):
         newer = launch.resume and shadowed(launch.job, launch.latest)
         restore = "shadow" if launch.restore else "newest" if newer else ""
         started = ShadowHosts(launch.session.hosts.channels).start
-        why = await started(launch.job, launch.run, restore=restore, spared=launch.spared, says=launch.says)  # type: ignore[arg-type]
-        return {"lacks": why} if why else given
+        why = await started(launch.job, launch.run, restore=restore, left_out=launch.left_out, notify=launch.reports)  # type: ignore[arg-type]
+        return {"missing": why} if why else given
 
     async def status(self, value: Shadow, given: Given, look: Inspection) -> Sequence[Figures]:
         """What it judged is fetched first. lost: packets that the taps had no room for."""
         session, record = look.session, look.record
         host, lab = value.host, session.lab
-        if why := given.get("lacks"):
+        if why := given.get("missing"):
             again = f"once {host} answers, for one again: testbed job stop, then testbed up"
-            lacks = f"launched without its shadow on {host}: {why}; {again}"
-            return [{"host": host, "state": "absent", "checkpoint": 0, "lacks": lacks}]
+            missing = f"launched without its shadow on {host}: {why}; {again}"
+            return [{"host": host, "state": "absent", "checkpoint": 0, "missing": missing}]
         if host not in lab.hosts:
             return ()
         places = {"host": host, "taps": " ".join(tapped_hosts(record.spec.wanted, lab))}
@@ -105,18 +105,18 @@ class ShadowOfJob(Attachment[Shadow]):
 
     def followed(self, value: Shadow, job: Job, record: JobRecord, hint: str) -> None:
         if not shadowed(job, record):
-            words = f"was another training than the plan's, or had no shadow on {value.host}"
-            raise Missing(f"{record.name} ran last, and {words}", hint=hint)
+            text = f"was another training than the plan's, or had no shadow on {value.host}"
+            raise Missing(f"{record.name} ran last, and {text}", hint=hint)
 
     def restorable(self, value: Shadow, record: JobRecord, found: Sequence[Figures], hint: str) -> None:
         figures = found[0] if found else {}
-        if "lacks" in figures:
-            raise Missing(f"{record.name} was {figures['lacks']}", hint=hint)
+        if "missing" in figures:
+            raise Missing(f"{record.name} was {figures['missing']}", hint=hint)
         if not figures.get("checkpoint"):
             raise Missing(f"the shadow of {record.name} on {value.host} had no iteration equal to the job's", hint=hint)
         if figures["state"] == "killed":
-            words = f"was killed, and wrote nothing: its checkpoint of iteration {figures['checkpoint']} is lost"
-            raise Missing(f"the shadow of {record.name} on {value.host} {words}", hint=hint)
+            text = f"was killed, and wrote nothing: its checkpoint of iteration {figures['checkpoint']} is lost"
+            raise Missing(f"the shadow of {record.name} on {value.host} {text}", hint=hint)
 
 
 async def _connected(session: Session, host: HostName) -> None:

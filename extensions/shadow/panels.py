@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dashboards.influx import OURS, pick
-from dashboards.turning import curve, over
+from dashboards.schedules import curve, over
 
 NO_SHADOW = "no shadow"
 

@@ -46,7 +46,7 @@ class PlannedShadow(Planned[Shadow]):
 
     key = "shadow"
     section = ShadowEdge | None
-    unsliced = "a tap sees the packets of all slices"
+    unpartitioned = "a tap sees the packets of all partitions"
 
     def read(self, at: Site) -> Shadow | None:
         edge, path = at.edge, self.where
@@ -56,15 +56,15 @@ class PlannedShadow(Planned[Shadow]):
         problems, lab = at.links.problems, at.links.lab
         hosts = hosts_of(edge.ranks)
         if at.links.known_host(section.host, (*path, "host")) and section.host in hosts:
-            words = f"{section.host} is a host of the job's ranks: a shadow there would be lost with them; name another host"
-            problems.add((*path, "host"), words)
+            text = f"{section.host} is a host of the job's ranks: a shadow there would be lost with them; name another host"
+            problems.add((*path, "host"), text)
         if edge.workload != "train":
             problems.add(path, f"a shadow follows train; this job is {edge.workload}")
         elif edge.backend == "nccl" or (
             edge.backend == "auto" and all(lab.hosts[host].gpus for host in hosts if host in lab.hosts)
         ):
-            words = "a shadow follows sums over the project's own connections; this job's are carried by nccl (job.backend)"
-            problems.add(path, words)
+            text = "a shadow follows sums over the project's own connections; this job's are carried by nccl (job.backend)"
+            problems.add(path, text)
         for name, value in ALONE.items():
             if edge.args.get(name, value) != value:
                 problems.add(("job", "args", name), f"a shadow needs {name} {value}, got {edge.args[name]}")
@@ -97,8 +97,8 @@ class PlannedShadow(Planned[Shadow]):
             taps.append(port)
         at_hosts = {tap.host for tap in taps}
         if not problems and any(unseen(order, at_hosts) for order in rings or [list(hosts)]):
-            words = f"taps at {', '.join(sorted(at_hosts))} alone do not see every sum: tap ports of two hosts, or write auto"
-            problems.add((*self.where, "taps"), words)
+            message = f"taps at {', '.join(sorted(at_hosts))} alone do not see every sum: tap ports of two hosts, or write auto"
+            problems.add((*self.where, "taps"), message)
         return tuple(taps)
 
     def of(self, data: Mapping[str, Any]) -> Shadow:
@@ -127,10 +127,10 @@ class PlannedShadow(Planned[Shadow]):
         ends = sorted({end for link in links for end in (link.a, link.b)})
         for at, tap in enumerate(value.taps):
             if tap not in ends:
-                there = ", ".join(str(end) for end in ends if end.host == tap.host)
-                words = f"the links of {plan.name} do not end at {tap}, so nothing arrives there (they end at {there})"
+                place = ", ".join(str(end) for end in ends if end.host == tap.host)
+                text = f"the links of {plan.name} do not end at {tap}, so nothing arrives there (they end at {place})"
                 raise Infeasible(
-                    f"job.shadow.taps[{at}]: {words}",
+                    f"job.shadow.taps[{at}]: {text}",
                     hint="taps auto follows the ports that are chosen; or name ports in links, too",
                 )
 

@@ -31,23 +31,23 @@ class ShadowView(View):
     measurement = "shadow"
     outlives = True
 
-    def words(self, found: Figures) -> str:
+    def text(self, found: Figures) -> str:
         """How it follows: `shadow on gpu07: 312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind; ...`.
 
         Of a job that was launched without, why.
         """
-        if "lacks" in found:
-            return str(found["lacks"])
-        words = f"shadow on {found['host']}: {found['equal']} of {found['iterations']} iterations equal"
-        words += f", checkpoint of iteration {found['checkpoint']}"
-        words += f", {seconds_text(float(found['lag_ms']) / 1e3)} behind" if "lag_ms" in found else ""
-        words += (
+        if "missing" in found:
+            return str(found["missing"])
+        text = f"shadow on {found['host']}: {found['equal']} of {found['iterations']} iterations equal"
+        text += f", checkpoint of iteration {found['checkpoint']}"
+        text += f", {seconds_text(float(found['lag_ms']) / 1e3)} behind" if "lag_ms" in found else ""
+        text += (
             f"; {counted(int(found['fetched']), 'state')} fetched, {counted(int(found['lost']), 'packet')} lost"
             if found["fetched"] or found["lost"]
             else ""
         )
-        words += f"; taps on {', '.join(str(found['taps']).split())}" if found.get("taps") else ""
-        return words if found.get("state", "running") == "running" else f"{words}; it is {found['state']}"
+        text += f"; taps on {', '.join(str(found['taps']).split())}" if found.get("taps") else ""
+        return text if found.get("state", "running") == "running" else f"{text}; it is {found['state']}"
 
     def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
         cells = [_verdict(point) for point in points]
@@ -58,8 +58,8 @@ class ShadowView(View):
         figures |= {name: int(newest.get(name, 0)) for name in ("checkpoint", "lost")}
         figures |= {"lag_ms": statistics.median(lags)} if lags else {}
         behind = int(newest.get("iter", 0)) - int(newest.get("checkpoint", 0))
-        words = self.words(figures).removeprefix("shadow ")
-        return [made_mark("shadow", words, bad=behind >= BEHIND, cells=cast(Json, cells))]
+        text = self.text(figures).removeprefix("shadow ")
+        return [made_mark("shadow", text, bad=behind >= BEHIND, cells=cast(Json, cells))]
 
     def copies(self, points: Sequence[Point]) -> tuple[str, list[str]]:
         newest = points[-1].fields

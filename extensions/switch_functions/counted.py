@@ -19,7 +19,7 @@ COUNTED = tuple(name for name, field in MEASUREMENTS[0].fields.items() if field.
 HIGHEST = 2**53
 LOOK_S = 2.0
 """So long (s) a switch may take to say who uses it."""
-GONE = "its lease has ended, or the packet switch restarted"
+ENDED = "its lease has ended, or the packet switch restarted"
 
 
 class Asked:
@@ -36,8 +36,12 @@ class Asked:
 
     async def uses(self, segment: str, control: str) -> tuple[FunctionUse, ...]:
         """Who uses the functions of a packet switch; one with an `error` if it does not say."""
-        said = await self.counters(segment, control)
-        return (FunctionUse(segment, "", error=said),) if isinstance(said, str) else tuple(use_of(segment, each) for each in said)
+        reported = await self.counters(segment, control)
+        return (
+            (FunctionUse(segment, "", error=reported),)
+            if isinstance(reported, str)
+            else tuple(use_of(segment, each) for each in reported)
+        )
 
 
 async def _counters(segment: str, control: str) -> Sequence[Mapping[str, Any]] | str:
@@ -60,12 +64,12 @@ async def counted(lease: Lease, record: JobRecord, lab: Lab, run_dir: Path, aske
     had["total"] = at.functions.get(lease.function, {}).get(key) if at is not None else None
     answer = await asked.counters(lease.segment, lease.control)
     if isinstance(answer, str):
-        return {**named, **own, "state": "silent", "lacks": str(FunctionUse(lease.segment, lease.function, error=answer))}
-    said = next((each for each in answer if each.get("allocation") == lease.allocation), None)
-    if said is None:
-        return {**named, **own, "state": "gone", "lacks": str(FunctionUse(lease.segment, lease.function, error=GONE))}
-    had |= {name: value for name in COUNTED if type(value := said.get(name)) is int and 0 <= value < HIGHEST}
-    left_s = said.get("lease_left_s")
+        return {**named, **own, "state": "silent", "missing": str(FunctionUse(lease.segment, lease.function, error=answer))}
+    reply = next((each for each in answer if each.get("allocation") == lease.allocation), None)
+    if reply is None:
+        return {**named, **own, "state": "ended", "missing": str(FunctionUse(lease.segment, lease.function, error=ENDED))}
+    had |= {name: value for name in COUNTED if type(value := reply.get(name)) is int and 0 <= value < HIGHEST}
+    left_s = reply.get("lease_left_s")
     had["lease_left_s"] = float(left_s) if isinstance(left_s, (int, float)) and 0 <= left_s < HIGHEST else None
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with Journal(run_dir, record.run, lab.name) as journal:

@@ -18,7 +18,7 @@ from typing import Any
 
 import optical_testbed_home
 from drivers.functions import SIZES, FunctionSwitch
-from extensions.switch_functions.counted import GONE, Asked, counted
+from extensions.switch_functions.counted import ENDED, Asked, counted
 from extensions.switch_functions.leases import LEASE_S, RENEW_S
 from extensions.switch_functions.plan import Function, PlannedFunctions
 from optics import HostName, Infeasible, Interlock, Missing, Refused, StoreFailed, TestbedError
@@ -35,7 +35,7 @@ from orchestrator.processes import Daemon, process_alive
 
 FIRST_LEASE_S = 10.0
 """An allocation whose answer was lost is back after this long (s)."""
-UNDER_WAY_BYTES = 128 * 1024
+IN_PROGRESS_BYTES = 128 * 1024
 """What a rank may have on its way: all of it may come back at once, while it computes, and the kernel's buffer for a socket without
 privileges (net.core.rmem_max, 212 992) must hold it. A cable's queue in the emulated lab is four times as large."""
 HEADERS = 74
@@ -52,7 +52,7 @@ def wanted(function: Function, lab: Lab) -> int:
     offer = lab.segments[function.segment].functions[function.name]
     if function.name == "cache":
         return max(1, offer["entries"] // 2)
-    return max(1, min(offer["slots"] // offer["jobs"], UNDER_WAY_BYTES // (offer["slot_bytes"] + HEADERS)))
+    return max(1, min(offer["slots"] // offer["jobs"], IN_PROGRESS_BYTES // (offer["slot_bytes"] + HEADERS)))
 
 
 async def check(functions: Sequence[Function], job: Job, lab: Lab, leases: Sequence[Lease] = ()) -> None:
@@ -108,8 +108,8 @@ async def take(functions: Sequence[Function], job: Job, lab: Lab, run: str) -> t
                 made = await switch.allocate(function.name, name, workers, wanted(function, lab), FIRST_LEASE_S)
             finally:
                 await switch.close()
-            told = (made.number, made.token, made.address, made.port, made.size, made.each_bytes)
-            taken.append(Lease(function.name, at.name, at.address, *told))
+            notices = (made.number, made.token, made.address, made.port, made.size, made.each_bytes)
+            taken.append(Lease(function.name, at.name, at.address, *notices))
     except BaseException:
         await give_back(taken)
         raise
@@ -120,12 +120,12 @@ def _switch(function: Function, job: Job, lab: Lab) -> Segment:
     """The segment whose switch has the function, at which all hosts of the job are. Raises: Missing."""
     at = lab.segments.get(function.segment)
     if at is None or function.name not in at.functions:
-        words = "no such segment is" if at is None else f"its switch cannot {function.name}, by what is"
+        text = "no such segment is" if at is None else f"its switch cannot {function.name}, by what is"
     elif away := [host for host in job.hosts if host not in at.ports]:
-        words = f"{away[0]} of job {job.name} is not at it, by what is"
+        text = f"{away[0]} of job {job.name} is not at it, by what is"
     else:
         return at
-    raise Missing(f"segment {function.segment}: {words} in fibres.yml", hint="testbed up, with a plan that fits the inventory")
+    raise Missing(f"segment {function.segment}: {text} in fibres.yml", hint="testbed up, with a plan that fits the inventory")
 
 
 def keep(leases: Sequence[Lease]) -> Daemon:
@@ -138,8 +138,8 @@ def keep(leases: Sequence[Lease]) -> Daemon:
             command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True, env=environment, cwd="/"
         )
         assert process.stdin is not None
-        with process.stdin as told:  # not on the command line, which every user of this machine may read
-            told.write(json.dumps([asdict(lease) for lease in leases]).encode())
+        with process.stdin as notified:  # not on the command line, which every user of this machine may read
+            notified.write(json.dumps([asdict(lease) for lease in leases]).encode())
     except OSError as error:
         raise Refused(f"the process that renews leases of packet switches cannot be started: {error}") from error
     return Daemon.detach(process)
@@ -180,7 +180,7 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
         found = {}
         for lease in leases_of(given):
             segment = lab.segments[lease.segment]
-            port = {**segment.ports, **segment.slices}[host]
+            port = {**segment.ports, **segment.partitions}[host]
             keys = ("allocation", "token", "address", "port", "size", "each_bytes")
             found[lease.function] = {key: getattr(lease, key) for key in keys}
             found[lease.function]["device"] = lab.hosts[host].ports[port.number].interface
@@ -195,10 +195,10 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
         """If nobody renews the leases any more, this starts who does. Returns the uses that have ended, in words."""
         found = []
         for lease in leases_of(given):
-            said = await _asked(look.asked).uses(lease.segment, lease.control)
-            own = [each for each in said if each.error or each.allocation == lease.allocation]
-            gone = FunctionUse(lease.segment, lease.function, error=GONE)
-            found.append(replace(own[0], function=lease.function) if own else gone)
+            reported = await _asked(look.asked).uses(lease.segment, lease.control)
+            own = [each for each in reported if each.error or each.allocation == lease.allocation]
+            ended = FunctionUse(lease.segment, lease.function, error=ENDED)
+            found.append(replace(own[0], function=lease.function) if own else ended)
         if self.neglected(given) and any(not use.error and use.lease_left_s < UNRENEWED_S for use in found):
             now = look.store.job(look.record.id)
             if now is not None and now.ended is None:
@@ -217,14 +217,14 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
         await give_back(leases_of(given), keeper_of(given))
 
     def trouble(self, job: str, found: Figures) -> str:
-        return f"job {job} waits for {found['lacks']}; it ends within a minute or so, then: testbed up"
+        return f"job {job} waits for {found['missing']}; it ends within a minute or so, then: testbed up"
 
     async def elsewhere(self, lab: Lab, own: Sequence[Figures], asked: dict[object, Any]) -> Sequence[str]:
         """What others have of the functions of the lab's packet switches, and which switches do not answer."""
         ours = {(each["segment"], each["allocation"]) for each in own}
         able = [segment for segment in lab.segments.values() if segment.functions]
         uses = await asyncio.gather(*(_asked(asked).uses(each.name, each.address) for each in able))
-        return [f"function {use}" for said in uses for use in said if (use.segment, use.allocation) not in ours]
+        return [f"function {use}" for reported in uses for use in reported if (use.segment, use.allocation) not in ours]
 
 
 def _given(leases: Sequence[Lease], keeper: Daemon | None = None) -> Given:

@@ -8,7 +8,7 @@ from grafana_foundation_sdk.builders import table as tables
 
 from dashboards.influx import OURS, Influx, pick, table
 from dashboards.look import NO_TIME, dress
-from dashboards.turning import curve
+from dashboards.schedules import curve
 
 AGGREGATE, CACHE = (f"{OURS} AND \"function\" = '{name}'" for name in ("aggregate", "cache"))
 NO_FUNCTION = "no function is lent"

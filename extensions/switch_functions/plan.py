@@ -39,7 +39,7 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
 
     key = "functions"
     place = "segments[].functions"
-    unsliced = "functions of packet switches were not tried with slices"
+    unpartitioned = "functions of packet switches were not tried with partitions"
 
     def read(self, at: Site) -> tuple[Function, ...] | None:
         job, links = at.job, at.links
@@ -56,8 +56,8 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
                 elif name != used or job is None:
                     self._unused(name, segment, path, at)
                     continue
-                elif words := self._unfit(name, segment, job, at):
-                    links.problems.add(path, words)
+                elif text := self._unfit(name, segment, job, at):
+                    links.problems.add(path, text)
                 found.setdefault(name, segment.name)
         if needed and used not in found and links.complete and at.plan is not None:
             able = [name for name, segment in links.lab.segments.items() if used in segment.functions]
@@ -89,8 +89,8 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
         if len(job.ranks) > MOST_WORKERS:
             return f"{len(job.ranks)} ranks; a packet switch takes at most {MOST_WORKERS} workers"
         if away := [h for h in job.hosts if h not in (segment.hosts or known.ports) or h not in known.ports]:
-            words = f"{away[0]} of the job is not at segment {known.name} in this plan"
-            return f"{words} ({summary(segment.hosts or list(known.ports), 'host')} are)"
+            text = f"{away[0]} of the job is not at segment {known.name} in this plan"
+            return f"{text} ({summary(segment.hosts or list(known.ports), 'host')} are)"
         return ""
 
     def of(self, data: Sequence[Any]) -> tuple[Function, ...]:

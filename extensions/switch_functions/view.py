@@ -18,11 +18,11 @@ class FunctionsView(View):
     key = PlannedFunctions.key
     measurement = "function"
 
-    def words(self, found: Figures) -> str:
+    def text(self, found: Figures) -> str:
         """What a packet switch does for a job: `aggregate at ideal: 15 of 64 slots, ...`."""
-        words = f"{found['function']} at {found['segment']}"
+        text = f"{found['function']} at {found['segment']}"
         if found.get("state", "leased") != "leased":
-            return f"{words}: " + (
+            return f"{text}: " + (
                 "its switch does not answer" if found["state"] == "silent" else "the switch has it no more: job stop"
             )
         noun = "entries" if found["function"] == "cache" else "slots"
@@ -37,7 +37,7 @@ class FunctionsView(View):
             again = int(found.get("duplicates", 0)) / packets
             parts += [f"{share_text(again)} sent again"] if again else []
         parts += [f"lease {float(found['lease_left_s']):.0f} s"] if "lease_left_s" in found else []
-        return f"{words}: {', '.join(parts)}"
+        return f"{text}: {', '.join(parts)}"
 
     def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
         latest = {(point.tags["function"], point.tags["segment"]): point for point in points}
@@ -47,8 +47,8 @@ class FunctionsView(View):
         figures = {**point.fields, **{name: point.tags[name] for name in ("function", "segment")}}
         asked, total = int(figures.get("gets", 0)), int(figures.get("total", 0))
         share = int(figures.get("hits", 0)) / asked if asked else int(figures["size"]) / total if total else None
-        words = self.words(figures)
-        return made_mark(point.tags["function"], words.removeprefix(f"{point.tags['function']} "), share=share)
+        text = self.text(figures)
+        return made_mark(point.tags["function"], text.removeprefix(f"{point.tags['function']} "), share=share)
 
     def section(self, c: ReportContext, made: ReportSection, where: str) -> None:
         shared = {"segment": "segment", "size": "had", "total": "of", "each_bytes": "size of one", "packets_in": "packets in"}

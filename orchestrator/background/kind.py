@@ -72,7 +72,7 @@ class Kind(Generic[S]):
         return self.server(settings) if self.server is not None else lab if self.of == "lab" else plan
 
     def path(self, settings: Settings, key: str) -> Path:
-        """The file of the one for this plan (the slice of its owner), lab or server."""
+        """The file of the one for this plan (the tenancy of its owner), lab or server."""
         folder = settings.state_dir if self.of == "server" else settings.data_dir
         return folder / self.name / f"{key.replace('/', '@')}.json"
 
@@ -97,8 +97,8 @@ class Kind(Generic[S]):
 
     def running(self, settings: Settings, key: str) -> S | None:
         """The state of the process that runs now, None if none does."""
-        there = self.read(self.path(settings, key))
-        return there if there is not None and there.alive else None
+        place = self.read(self.path(settings, key))
+        return place if place is not None and place.alive else None
 
     def start(self, settings: Settings, key: str, log: Path | None = None, options: ServiceOptions | None = None) -> S:
         """Start one in the background, and wait until it works, as long as it lives, until the time of a command is over. One that
@@ -107,21 +107,21 @@ class Kind(Generic[S]):
         Its events go to `log`, one JSON object a line; its stderr beside it. Raises: TimedOut; its own error if it ended.
         """
         looks, began = self._starting(settings, key, log, options), time.monotonic()
-        while (there := next(looks)) is None:
+        while (existing := next(looks)) is None:
             if time.monotonic() > began + settings.timeout_s:
                 looks.close()
                 hint = f"see {log or self.log(settings, key)}"
                 raise TimedOut(f"the {self.noun} is still starting after {settings.timeout_s:g} s", hint=hint)
             time.sleep(LOOK_S)
-        return there
+        return existing
 
     async def started(self, settings: Settings, key: str, log: Path | None = None, options: ServiceOptions | None = None) -> S:
         """As `start`, for a verb, whose own deadline ends the wait."""
         looks = self._starting(settings, key, log, options)
         try:
             while True:
-                if (there := next(looks)) is not None:
-                    return there
+                if (existing := next(looks)) is not None:
+                    return existing
                 await asyncio.sleep(LOOK_S)
         except asyncio.CancelledError:
             looks.close()
@@ -129,8 +129,8 @@ class Kind(Generic[S]):
 
     def launch(self, settings: Settings, log: Path, options: ServiceOptions | None = None) -> subprocess.Popen[bytes]:
         """Start a process in the background that does the work, and do not wait for it."""
-        words = ["service", "run", self.name, "--log", str(log), *(["--kept"] if self.kept else [])]
-        return spawn(settings, [*words, *(options.words() if options else [])], log.with_suffix(".err"), lowly=self.lowly)
+        argv = ["service", "run", self.name, "--log", str(log), *(["--kept"] if self.kept else [])]
+        return spawn(settings, [*argv, *(options.text() if options else [])], log.with_suffix(".err"), lowly=self.lowly)
 
     def _starting(
         self, settings: Settings, key: str, log: Path | None, options: ServiceOptions | None
@@ -146,25 +146,25 @@ class Kind(Generic[S]):
         wrote = errors.stat().st_size if errors.exists() else 0  # what earlier ones did
         process = self.launch(settings, log, options)
         try:
-            while (there := self._working(path, before)) is None:
+            while (existing := self._working(path, before)) is None:
                 if process.poll() is not None:
-                    said = errors.read_bytes()[wrote:].decode(errors="replace").strip()
+                    text = errors.read_bytes()[wrote:].decode(errors="replace").strip()
                     begin = f"the {self.noun} ended at once: "
-                    raise _own_error(begin, said or f"exit {process.returncode}", f"see {errors}")
+                    raise _own_error(begin, text or f"exit {process.returncode}", f"see {errors}")
                 yield None
         except GeneratorExit:
             process.terminate()
             process.wait()
             raise
         Daemon.detach(process)
-        yield there
+        yield existing
 
     def _working(self, path: Path, before: S | None) -> S | None:
         """The state of one that works, and is not that which was there `before`: it stays until the new one has written."""
-        there = self.read(path)
-        if there is None or not there.alive or there.state in ("starting", "ended", UNREADABLE):
+        place = self.read(path)
+        if place is None or not place.alive or place.state in ("starting", "ended", UNREADABLE):
             return None
-        return None if before is not None and (there.pid, there.since) == (before.pid, before.since) else there
+        return None if before is not None and (place.pid, place.since) == (before.pid, before.since) else place
 
     def stop(self, settings: Settings, key: str) -> S | None:
         """End it and wait until it has ended; it completes the current step. None if none runs.
@@ -175,31 +175,31 @@ class Kind(Generic[S]):
 
     def end(self, path: Path) -> S | None:
         """As `stop`, the one with this file."""
-        if (there := self.read(path)) is None or not there.alive:
+        if (place := self.read(path)) is None or not place.alive:
             return None
-        if not there.pid:
-            words = f"a {self.noun} {UNREADABLE}, and its process is another user's, or on another machine"
-            raise TestbedError(words, hint=f"end it where it runs; its lock is on {path}")
-        if there.host != socket.gethostname():
-            raise TestbedError(f"the {self.noun} runs on {there.host} (pid {there.pid})", hint="stop it there")
+        if not place.pid:
+            text = f"a {self.noun} {UNREADABLE}, and its process is another user's, or on another machine"
+            raise TestbedError(text, hint=f"end it where it runs; its lock is on {path}")
+        if place.host != socket.gethostname():
+            raise TestbedError(f"the {self.noun} runs on {place.host} (pid {place.pid})", hint="stop it there")
         try:
-            ended = process_of(path, there).end(self.stop_s)
+            ended = process_of(path, place).end(self.stop_s)
         except PermissionError:
             raise TestbedError(
-                f"the {self.noun} is {there.user}'s (pid {there.pid})", hint=f"ask {there.user} to stop it"
+                f"the {self.noun} is {place.user}'s (pid {place.pid})", hint=f"ask {place.user} to stop it"
             ) from None
         if not ended:
-            raise TimedOut(f"the {self.noun} (pid {there.pid}) does not end", hint=f"see {there.log}" if there.log else "")
-        return there
+            raise TimedOut(f"the {self.noun} (pid {place.pid}) does not end", hint=f"see {place.log}" if place.log else "")
+        return place
 
 
-def _own_error(begin: str, said: str, hint: str) -> TestbedError:
-    """The error that a command printed. said: its stderr, of which the last line counts if there is no error in it."""
-    if found := re.search(r"^(E-[A-Z-]+) (.+?)(?:\nnext: (.+))?\Z", said, re.DOTALL | re.MULTILINE):
-        code, words, own_hint = found.groups()
+def _own_error(begin: str, message: str, hint: str) -> TestbedError:
+    """The error that a command printed. message: its stderr, of which the last line counts if there is no error in it."""
+    if found := re.search(r"^(E-[A-Z-]+) (.+?)(?:\nnext: (.+))?\Z", message, re.DOTALL | re.MULTILINE):
+        code, text, own_hint = found.groups()
         kinds = (kind for kind in TestbedError.__subclasses__() if kind.code == code and "__init__" not in vars(kind))
-        return next(kinds, TestbedError)(begin + words, hint=own_hint or hint)
-    return TestbedError(begin + said.splitlines()[-1], hint=hint)
+        return next(kinds, TestbedError)(begin + text, hint=own_hint or hint)
+    return TestbedError(begin + message.splitlines()[-1], hint=hint)
 
 
 class StateFile(Generic[S]):
@@ -219,12 +219,12 @@ class StateFile(Generic[S]):
         self._fd = self._opened()
         if not self.take(READER_S):
             os.close(self._fd)
-            there = self.kind.read(self.path)
-            who = f" ({there})" if there else ""
+            place = self.kind.read(self.path)
+            who = f" ({place})" if place else ""
             raise Locked(
                 f"another {self.kind.noun} runs for this {self.kind.of}{who}", hint=f"testbed service stop {self.kind.name}"
             )
-        self.say(self.state)
+        self.emit(self.state)
         return self
 
     def _opened(self) -> int:
@@ -232,8 +232,8 @@ class StateFile(Generic[S]):
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            words = f"the {self.kind.noun} cannot write {self.path}: {reason(error)}"
-            raise TestbedError(words, hint="it must be a file of yours, or none") from error
+            text = f"the {self.kind.noun} cannot write {self.path}: {reason(error)}"
+            raise TestbedError(text, hint="it must be a file of yours, or none") from error
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode) and found.st_uid in believed():
             return fd
@@ -250,7 +250,7 @@ class StateFile(Generic[S]):
         self._mine = False
         flock(self._fd, LOCK_UN)
 
-    def say(self, state: S) -> None:
+    def emit(self, state: S) -> None:
         """Write the current state; where the disk is full, what was said before stays."""
         self.state = state
         if not self._mine:
@@ -262,7 +262,7 @@ class StateFile(Generic[S]):
 
     def now(self, **changes: object) -> None:
         """Write the current state with these changes."""
-        self.say(replace(self.state, **changes))  # type: ignore[arg-type]
+        self.emit(replace(self.state, **changes))  # type: ignore[arg-type]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._mine = False

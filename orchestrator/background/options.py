@@ -45,7 +45,7 @@ class ServiceOptions:
             if (found := each.metadata.get("option")) is not None:
                 yield each.name, each.default, found
 
-    def words(self) -> list[str]:
+    def text(self) -> list[str]:
         """What is typed for them, defaults left out."""
         found: list[str] = []
         for name, default, option in self.declared():

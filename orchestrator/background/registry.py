@@ -17,7 +17,7 @@ from orchestrator.settings import Settings
 
 KINDS = {
     "guard": "orchestrator.services.guard.process:GUARD",
-    "schedule": "orchestrator.services.schedule.process:TURNER",
+    "schedule": "orchestrator.services.schedule.process:SCHEDULER",
     "queue": "orchestrator.queue.process:QUEUE",
     "metrics": "orchestrator.views.metrics.process:EXPORTER",
     "sink": "orchestrator.telemetry.process:SINK",
@@ -27,7 +27,7 @@ KINDS = {
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
     """One kind of service, as `testbed service status` shows it. state: what it reports, `ended`, or `not started`. trouble: what
-    keeps it from its work, or why it ended. words: all that it reports, if it runs.
+    keeps it from its work, or why it ended. message: all that it reports, if it runs.
     """
 
     service: str
@@ -40,7 +40,7 @@ class ServiceStatus:
     plan: str = ""
     log: str = ""
     trouble: str = ""
-    words: str = ""
+    message: str = ""
 
 
 def by_path(function: str) -> Any:
@@ -69,7 +69,7 @@ def names() -> list[str]:
 
 
 def state(kind: Kind[S], settings: Settings, key: str, lab: str) -> S | None:
-    """What the file of this kind says, for this plan (the slice of its owner) and lab; None if it never ran."""
+    """What the file of this kind says, for this plan (the tenancy of its owner) and lab; None if it never ran."""
     try:
         return kind.read(kind.path(settings, kind.key(settings, key, lab)))
     except Usage:  # no server is configured
@@ -78,7 +78,7 @@ def state(kind: Kind[S], settings: Settings, key: str, lab: str) -> S | None:
 
 def states(settings: Settings, key: str, lab: str) -> dict[str, Any]:
     """As `state`, of each kind, by name; without those that never ran."""
-    return {each.name: there for each in kinds() if (there := state(each, settings, key, lab)) is not None}
+    return {each.name: existing for each in kinds() if (existing := state(each, settings, key, lab)) is not None}
 
 
 def statuses(settings: Settings, key: str, lab: str) -> list[ServiceStatus]:
@@ -86,13 +86,20 @@ def statuses(settings: Settings, key: str, lab: str) -> list[ServiceStatus]:
     return [_status(each.name, state(each, settings, key, lab)) for each in kinds()]
 
 
-def _status(name: str, there: ServiceState | None) -> ServiceStatus:
-    if there is None:
+def _status(name: str, existing: ServiceState | None) -> ServiceStatus:
+    if existing is None:
         return ServiceStatus(name)
-    whose = {"pid": there.pid, "user": there.user, "host": there.host, "since": there.since, "plan": there.plan, "log": there.log}
-    if there.alive:
-        return ServiceStatus(name, there.state, True, trouble=there.trouble, words=str(there), **whose)  # type: ignore[arg-type]
-    why = there.error or ("" if there.state == "ended" else f"killed while {there.state}")
+    whose = {
+        "pid": existing.pid,
+        "user": existing.user,
+        "host": existing.host,
+        "since": existing.since,
+        "plan": existing.plan,
+        "log": existing.log,
+    }
+    if existing.alive:
+        return ServiceStatus(name, existing.state, True, trouble=existing.trouble, message=str(existing), **whose)  # type: ignore[arg-type]
+    why = existing.error or ("" if existing.state == "ended" else f"killed while {existing.state}")
     return ServiceStatus(name, "ended", trouble=why, **whose)  # type: ignore[arg-type]
 
 
@@ -103,7 +110,7 @@ def stop_movers(settings: Settings, key: str) -> list[str]:
     """
     stopped = []
     for each in kinds():
-        there = each.running(settings, key) if each.moves_light else None
-        if there is not None and there.pid != os.getpid() and each.stop(settings, key) is not None:
-            stopped.append(f"{each.noun}{there.of} stopped (pid {there.pid})")
+        existing = each.running(settings, key) if each.moves_light else None
+        if existing is not None and existing.pid != os.getpid() and each.stop(settings, key) is not None:
+            stopped.append(f"{each.noun}{existing.of} stopped (pid {existing.pid})")
     return stopped

@@ -80,9 +80,9 @@ class ServiceState:
         return ""
 
     def __str__(self) -> str:
-        return f"{self.state}, {self.where if self.pid else 'its process is not known'}" if self.unreadable else self.words()
+        return f"{self.state}, {self.where if self.pid else 'its process is not known'}" if self.unreadable else self.text()
 
-    def words(self) -> str:
+    def text(self) -> str:
         """What it reported, in words."""
         return f"{self.state}, {self.where}"
 

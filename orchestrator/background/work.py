@@ -20,7 +20,7 @@ from orchestrator.deadline import endless
 from orchestrator.results import Json, JsonReport
 
 Notify = Callable[[Mapping[str, Json]], None]
-"""Receives every event as it happens: `event`, `at` (wall s), `words`, and fields of its own."""
+"""Receives every event as it happens: `event`, `at` (wall s), `message`, and fields of its own."""
 
 
 class ServiceReport(JsonReport):
@@ -30,7 +30,7 @@ class ServiceReport(JsonReport):
     verbatim: ClassVar[bool] = False
 
     @abstractmethod
-    def words(self) -> str:
+    def text(self) -> str:
         """For the operator."""
 
 
@@ -38,15 +38,15 @@ class ServiceReport(JsonReport):
 class ServiceNote:
     """What there is to report when a service is started or stopped, besides its process. done: something was."""
 
-    words: str = ""
+    message: str = ""
     data: Mapping[str, Json] = field(default_factory=dict)
     hint: str = ""
     done: bool = False
 
 
-def emit(notify: Notify, event: str, words: str, **fields: Json) -> None:
+def emit(notify: Notify, event: str, text: str, **fields: Json) -> None:
     """Emit one event."""
-    notify({"event": event, "at": time.time(), "words": words, **fields})
+    notify({"event": event, "at": time.time(), "message": text, **fields})
 
 
 @contextmanager

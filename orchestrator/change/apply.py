@@ -22,7 +22,7 @@ from optics import (
     TestbedError,
 )
 from optics.plain import scaled_text
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.change.context import Context
 from orchestrator.fabric.lightpath import routes, without_attenuation
 from orchestrator.fabric.transition import Transition
@@ -172,11 +172,9 @@ async def apply_changes(
     """
     if context.interlocks is not None:
         await context.interlocks.check(wanted)
-    steps = context.run.plan_all(
-        ("device", d, _words(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items()
-    )
+    steps = context.run.plan_all(("device", d, _text(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items())
     context.run.begin_all(steps)
-    context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))
+    context.store.own(context.tenancy, context.run.id, (s for c in wanted.values() for s in c.add))
     # If cancelled meanwhile, every step is still ended in the store: the devices' answers are not lost.
     return await finish(_answers(context, wanted, steps, phase, together, before))
 
@@ -209,17 +207,17 @@ async def _answers(
             step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
             # A setting that the device does not hold has no owner: others may use those ports next.
-            there = routes(answer.observed)
-            context.disown(s for s in asked.remove | asked.add if without_attenuation(s) not in there)
+            existing = routes(answer.observed)
+            context.disown(s for s in asked.remove | asked.add if without_attenuation(s) not in existing)
             scale = lab.time_scale(device)
-            context.recorder.part("device", device, phase, answer.sent_ns, answer.settled_ns, _words(asked), scale)
+            context.recorder.part("device", device, phase, answer.sent_ns, answer.settled_ns, _text(asked), scale)
             failed = sorted(answer.failed.items(), key=lambda item: sort_key(item[0]))
             problems += [f"{device}: {short(s)}: {why}" for s, why in failed]
             continue
         step.end(answer)
         if isinstance(answer, NotBegun) or (isinstance(answer, TestbedError) and device not in context.written):
-            there = routes(asked.remove)  # a route whose attenuation changes stays owned
-            context.disown(s for s in asked.add if without_attenuation(s) not in there)
+            existing = routes(asked.remove)  # a route whose attenuation changes stays owned
+            context.disown(s for s in asked.add if without_attenuation(s) not in existing)
         if isinstance(answer, NotBegun):
             continue
         if isinstance(answer, TestbedError):
@@ -244,13 +242,13 @@ def watched(context: Context, wanted: Mapping[DeviceName, Change], phase: str) -
         device, now = progress.device, time.monotonic_ns()
         before = done.get(device)
         if progress.done > (before.done if before else 0):
-            words = f"{progress.done} of {progress.total}" + (f": {progress.words}" if progress.words else "")
-            recorder.part("device", device, "move", begun.get(device, now), now, words, lab.time_scale(device))
+            text = f"{progress.done} of {progress.total}" + (f": {progress.message}" if progress.message else "")
+            recorder.part("device", device, "move", begun.get(device, now), now, text, lab.time_scale(device))
             begun[device] = now
         done[device] = progress
         moves = sum(p.done for p in done.values())
-        words = "  ".join(progress_words(p, lab.time_scale(d)) for d, p in sorted(done.items()))
-        recorder.progress.update(phase, moves, max(sum(p.total for p in done.values()), moves), words)
+        text = "  ".join(progress_text(p, lab.time_scale(d)) for d, p in sorted(done.items()))
+        recorder.progress.update(phase, moves, max(sum(p.total for p in done.values()), moves), text)
 
     slow = {d: device for d in wanted if isinstance(device := context.session.devices[d], JobQueue)}
     before = {d: device.on_progress for d, device in slow.items()}
@@ -267,13 +265,13 @@ def watched(context: Context, wanted: Mapping[DeviceName, Change], phase: str) -
             device.on_progress = before[d]
 
 
-def progress_words(progress: Progress, time_scale: float) -> str:
+def progress_text(progress: Progress, time_scale: float) -> str:
     """`rome1 move 3 of 24, 21 s left`; also the time on a real device if this one is time-scaled."""
-    words = f"{progress.device} move {min(progress.done + 1, progress.total)} of {progress.total}"
-    return words if progress.eta_s is None else f"{words}, {scaled_text(progress.eta_s, time_scale)} left"
+    text = f"{progress.device} move {min(progress.done + 1, progress.total)} of {progress.total}"
+    return text if progress.eta_s is None else f"{text}, {scaled_text(progress.eta_s, time_scale)} left"
 
 
-def _words(change: Change) -> str:
+def _text(change: Change) -> str:
     return f"-{len(change.remove)} +{len(change.add)}"
 
 

@@ -51,7 +51,7 @@ class Confirming:
         longest_s = self.within_s + (context.limit.left_s if context.limit is not None else 0.0)
         self.made = Awaited(
             context.run.id,
-            self.kept.slice,
+            self.kept.tenancy,
             self.undo or context.run.id,
             plan,
             before.current.plan_name if before.current is not None else "",
@@ -87,8 +87,8 @@ async def up_to_the_operator(confirming: Confirming | None, context: Context) ->
     with suppress(TestbedError):  # a host that does not hear of it counts the longer time, which is no harm
         await context.session.hosts.routes.commit(made.generation, made.hosts, made.left_s() + REVERT_MARGIN_S)
     at = time.strftime("%H:%M:%S", time.localtime(made.due))
-    words = f"is up, and goes back to {made.back or 'no plan'} in {seconds_text(made.left_s())}, at {at}, unless it is confirmed"
-    return words, "to keep it: testbed confirm; to roll it back now: testbed rollback"
+    text = f"is up, and goes back to {made.back or 'no plan'} in {seconds_text(made.left_s())}, at {at}, unless it is confirmed"
+    return text, "to keep it: testbed confirm; to roll it back now: testbed rollback"
 
 
 async def keep_change(context: Context, kept: Confirmations, run: str) -> ConfirmReport:
@@ -109,17 +109,17 @@ async def keep_change(context: Context, kept: Confirmations, run: str) -> Confir
             raise type(one)(f"{one}\nnothing was confirmed", hint=again)
         hellos = {h: a for h, a in answers.items() if isinstance(a, Hello)}
         if others := [f"{h} runs generation {hellos[h].active}" for h in found.hosts if hellos[h].active != found.generation]:
-            words = "\n".join(others)
-            raise NotVerified(f"{words}\nnot the plan's ({found.generation}), so nothing was confirmed", hint=again)
+            text = "\n".join(others)
+            raise NotVerified(f"{text}\nnot the plan's ({found.generation}), so nothing was confirmed", hint=again)
         await hosts.channels.fence(context.run.token, list(hellos))
         with context.run.step("host", "all", "confirm", {"generation": found.generation, "hosts": list(found.hosts)}):
             await hosts.routes.confirm(found.generation, found.hosts)
         kept.close(found, "confirmed", context.run.id)
         own = context.own_generations()
-        if gone := [h for h in found.leaving if h in hellos and hellos[h].active in own]:
+        if removed := [h for h in found.leaving if h in hellos and hellos[h].active in own]:
             try:
-                with context.run.step("host", "all", "clear", {"hosts": gone}):
-                    await hosts.routes.clear(gone, own)
+                with context.run.step("host", "all", "clear", {"hosts": removed}):
+                    await hosts.routes.clear(removed, own)
             except TestbedError as error:
                 notes.append(f"the routes they had before stay: {error}")
         notes += [f"{h} does not answer and keeps the routes it had" for h in found.leaving if h not in hellos]

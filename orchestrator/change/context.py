@@ -32,12 +32,12 @@ from orchestrator.telemetry.recorder import Recorder
 
 @dataclass
 class Context:
-    """What a change works with. slice: the owner's part of the lab, as in the store; its plan and circuits are the owner's."""
+    """What a change works with. tenancy: the owner's part of the lab, as in the store; its plan and circuits are the owner's."""
 
     session: Session
     store: Store
     run: Run
-    slice: str
+    tenancy: str
     recorder: Recorder
     run_dir: Path
     timeout_s: float
@@ -58,11 +58,11 @@ class Context:
     @property
     def jobs(self) -> Jobs:
         """The owner's jobs."""
-        return Jobs(self.session, self.store, self.slice, self.run_dir.parent)
+        return Jobs(self.session, self.store, self.tenancy, self.run_dir.parent)
 
     @property
     def owner(self) -> str:
-        return owner_of(self.slice)
+        return owner_of(self.tenancy)
 
     def hosts(self) -> list[HostName]:
         """The hosts that this run has locked."""
@@ -73,8 +73,8 @@ class Context:
         """Lock the ports of these settings too; False if they were locked already. Raises: Locked - another run holds one."""
         return self.lock is not None and self.lock.extend(of_settings(self.session.lab, settings))
 
-    def lock_hosts(self, names: Iterable[HostName], notes: list[str], words: str) -> list[HostName]:
-        """Lock these hosts, too, and return those that are; of one that another run holds, `words` and by whom go to `notes`."""
+    def lock_hosts(self, names: Iterable[HostName], notes: list[str], text: str) -> list[HostName]:
+        """Lock these hosts, too, and return those that are; of one that another run holds, `text` and by whom go to `notes`."""
         found = []
         for name in names:
             try:
@@ -82,7 +82,7 @@ class Context:
                     self.lock.extend(Scope(frozenset({name})))
                 found.append(name)
             except Locked as error:
-                notes.append(f"{words} on {name}: {error}")
+                notes.append(f"{text} on {name}: {error}")
         return found
 
     async def allowed(
@@ -101,14 +101,14 @@ class Context:
 
     def rerouted(self, links: Iterable[Link], hellos: Mapping[HostName, Hello]) -> frozenset[HostPort]:
         """The packet-switch ports where the owner's traffic starts or stops if `links` replace those of the plan that is up."""
-        current, own = self.store.current(self.slice), self.own_generations()
+        current, own = self.store.current(self.tenancy), self.own_generations()
         following = {host for host, hello in hellos.items() if hello.active in own}
         return rerouted(current.up.links if current else (), links, self.session.lab, following)
 
     @property
     def key(self) -> str:
         """The lab's key in the store."""
-        return lab_of(self.slice)
+        return lab_of(self.tenancy)
 
     def next_generation(self) -> int:
         """A new number for a set of the owner's host routes."""
@@ -127,19 +127,19 @@ class Context:
 
         Not that of a device whose commands may still have an effect: what is held then is not known.
         """
-        owned = per_device(self.store.owned(self.slice))
+        owned = per_device(self.store.owned(self.tenancy))
         sure = {d for d in owned.keys() & held.keys() if not self.left_s(d)}
         self.disown(s for d in sure for s in owned[d] - among(owned[d], held[d]))
 
     def disown(self, settings: Iterable[Setting]) -> None:
         """Disown what devices reported gone."""
-        self.store.disown(self.slice, settings, by=self.run.id)
+        self.store.disown(self.tenancy, settings, by=self.run.id)
 
     def adopted(self, held: Held) -> frozenset[Setting]:
         """The other owners' circuits that the operator named to take over. Raises: Missing - there is no such circuit."""
         if not (named := self.options.asked.adopt):
             return frozenset()
-        owned, owners = self.store.owned(self.slice), self.store.owners(self.key)
+        owned, owners = self.store.owned(self.tenancy), self.store.owners(self.key)
         # a run that this one resumes may have adopted them already
         return ownership.adopted(named, held, owned, owners, again=bool(self.options.resumes))
 

@@ -34,7 +34,7 @@ def worthwhile(policy: TransitionPolicy, dark_s: float) -> bool:
     """Whether to hold during `dark_s` of expected darkness. Never for robots: no pair is cut off for minutes on purpose.
 
     With `auto` from the same darkness on as a job pauses. At 0.05 s a training job of twelve ranks, which computes meanwhile, lost
-    135 ms with a hold and 45 ms without (benchmark job_pause); a connection that only sends gains from 0.05 s on (hold_kick).
+    135 ms with a hold and 45 ms without (benchmark job_pause); a connection that only sends gains from 0.05 s on (hold_flush).
     """
     least_s = {"auto": LEAST_DARK_S, "always": SHORTEST_S, "never": float("inf")}[policy.hold]
     return least_s <= dark_s <= SLOW_S
@@ -78,7 +78,7 @@ class Hold:
         self._begin_ns = time.monotonic_ns()
         try:
             held = await hosts.routes.hold(self.generation, sorted(self.routes), self._revert_after_s)
-            self._detail = _words(held)
+            self._detail = _text(held)
             waited = await quiet(hosts, darkening, EMPTY_S)
             self._detail += f"; quiet after {waited * 1e3:.0f} ms"
         except TestbedError as error:
@@ -91,7 +91,7 @@ class Hold:
             recorder.add("hold", self._begin_ns, self._end_ns, self._detail)
 
 
-def _words(held: Mapping[HostName, Held]) -> str:
+def _text(held: Mapping[HostName, Held]) -> str:
     connections = counted(sum(each.sockets for each in held.values()), "connection")
     skipped = next((f", not pushed by {name}: {each.skipped}" for name, each in sorted(held.items()) if each.skipped), "")
     return f"{counted(len(held), 'host')} without another path, {connections} waiting{skipped}"

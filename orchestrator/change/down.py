@@ -12,7 +12,7 @@ from optics import (
     TestbedError,
 )
 from optics.plain import counted
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.change.agents import with_agents
 from orchestrator.change.apply import apply_changes
 from orchestrator.change.context import Context
@@ -39,11 +39,11 @@ async def progress_lines(context: Context, change: Transition) -> list[str]:
         except TestbedError as error:
             return f"{device}: cannot be read ({error.line}): check it"
         made, removed = change.made[device], change.removed[device]
-        there, still = among(made, held), among(removed, held)
-        left = [f"{short(s)} not made" for s in sorted(made - there, key=sort_key)]
+        existing, still = among(made, held), among(removed, held)
+        left = [f"{short(s)} not made" for s in sorted(made - existing, key=sort_key)]
         left += [f"{short(s)} not removed" for s in sorted(still, key=sort_key)]
         left += [f"{short(s)} lost" for s in sorted(change.kept[device] - among(change.kept[device], held), key=sort_key)]
-        done = f"{len(there)}/{len(made)} made, {len(removed - still)}/{len(removed)} removed"
+        done = f"{len(existing)}/{len(made)} made, {len(removed - still)}/{len(removed)} removed"
         return f"{device}: {done}" + (f": {', '.join(left[:6])}{' ...' if len(left) > 6 else ''}" if left else "")
 
     return list(await asyncio.gather(*(line(d) for d in change.changes)))
@@ -62,8 +62,8 @@ class Down:
         with recorder.phase("observe") as phase:
             seen = await self._with_agents(await session.observe())
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
-        said = announce(context, seen)
-        owned = per_device(store.owned(context.slice))
+        lines = announce(context, seen)
+        owned = per_device(store.owned(context.tenancy))
         needed = {d for d, held in owned.items() if held} | self._hosts()
         left = list(dict.fromkeys(str(e) for n, e in seen.errors.items() if n in needed))
         unneeded = [f"{n} does not answer: {e.line}" for n, e in seen.errors.items() if n not in needed]
@@ -76,11 +76,11 @@ class Down:
         following = context.lock_hosts((h for h, hello in seen.hellos.items() if hello.active in own), left, "your routes stay")
         following += self._staged(seen.hellos, own, unneeded)
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in own]
-        notes = (*said, *unneeded, *((f"routes of other owners stay on {', '.join(others)}",) if others else ()))
+        notes = (*lines, *unneeded, *((f"routes of other owners stay on {', '.join(others)}",) if others else ()))
         runs = await context.jobs.running()
         await session.hosts.channels.fence(context.run.token, [*following, *(hosts_of_job(runs, lab) if runs else ())])
         foreign = context.foreign_settings()
-        before = found(observed, owned, store.current(context.slice), seen.hellos, runs, lab, foreign)
+        before = found(observed, owned, store.current(context.tenancy), seen.hellos, runs, lab, foreign)
         if change or following or runs:
             context.run.found(
                 before.to_json(), {"settings": held_data(self.to.owned), "generation": None, "hosts": sorted(following)}
@@ -154,7 +154,7 @@ class Down:
 
     def _hosts(self) -> set[HostName]:
         """Hosts that may run routes of the owner's, whether or not they answer."""
-        store, key = self.context.store, self.context.slice
+        store, key = self.context.store, self.context.tenancy
         current = store.current(key)
         hosts = {p.host for link in (current.up.links if current else ()) for p in (link.a, link.b)}
         for record in store.unfinished(self.context.key, self.context.owner):
@@ -166,5 +166,5 @@ class Down:
 
     def _forget(self, left: list[str]) -> None:
         """Record that no plan is up: at the latest when the owner has no light left, whatever else needs manual repair."""
-        if not left or not self.context.store.owned(self.context.slice):
-            self.context.store.clear_current(self.context.slice, self.context.run.id)
+        if not left or not self.context.store.owned(self.context.tenancy):
+            self.context.store.clear_current(self.context.tenancy, self.context.run.id)

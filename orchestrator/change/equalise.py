@@ -85,7 +85,7 @@ async def equalise(
             refused |= {without_attenuation(setting): why for setting, why in outcome.failed.items()}
         readings = await measure(devices, lab, spectral, holds)
     rows = tuple(_row(r, target_dbm) for r in readings)
-    notes = tuple(words for r in readings if (words := _why(r, target_dbm, tolerance_db, most, refused, rounds)))
+    notes = tuple(text for r in readings if (text := _why(r, target_dbm, tolerance_db, most, refused, rounds)))
     if blind := sum(not r.measured for r in readings):
         notes = (f"{blind} circuits have no meter where light leaves the last device: not equalised", *notes)
     return EqualiseReport(target_dbm, tolerance_db, rounds, writes, rows, notes)
@@ -127,9 +127,9 @@ def _why(
     if abs(out - target_dbm) <= tolerance_db:
         return ""
     off = f"{reading.circuit}: {out:.1f} dBm, {abs(out - target_dbm):.1f} dB {'below' if out < target_dbm else 'above'} the target"
-    said = next((refused[without_attenuation(x)] for x in reading.path if without_attenuation(x) in refused), "")
-    if said:
-        return f"{off}: {said}"
+    text = next((refused[without_attenuation(x)] for x in reading.path if without_attenuation(x) in refused), "")
+    if text:
+        return f"{off}: {text}"
     if adjusted(reading.path, out - target_dbm, most) == reading.path:
         end = "the attenuation is at its minimum: too little light" if out < target_dbm else "the attenuation is at its maximum"
         return f"{off}: {end}"

@@ -18,7 +18,7 @@ from orchestrator.deadline import OUTER, endless
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations, Settled
-from orchestrator.store.keys import slice_of
+from orchestrator.store.keys import tenancy_of
 from orchestrator.store.locks import who
 from orchestrator.store.options import RunOptions
 from orchestrator.store.runs import named
@@ -37,7 +37,7 @@ FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
 
 def confirmations(command: Command) -> Confirmations:
     """The pending confirmation of the owner's part of the lab."""
-    return Confirmations(command.store, slice_of(load_lab(command.inventory), command.settings), who(command.settings))
+    return Confirmations(command.store, tenancy_of(load_lab(command.inventory), command.settings), who(command.settings))
 
 
 def waits(store: Store) -> bool:
@@ -60,8 +60,8 @@ async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
     if (other := _taken_away(store, found, settings)) is not None:
         kept.close(found, "superseded", other)
         return ""
-    words = f"run {found.run} ({found.plan}) was not confirmed in time"
-    command.progress.note(f"{words}: going back to {found.back or 'no plan'}")
+    text = f"run {found.run} ({found.plan}) was not confirmed in time"
+    command.progress.note(f"{text}: going back to {found.back or 'no plan'}")
     if (outer := OUTER.get()) is not None and (end := outer.when()) is not None:
         outer.reschedule(end + command.timeout_s + wait_s)
     patient = replace(settings, wait_s=max(settings.wait_s, wait_s))
@@ -74,12 +74,12 @@ async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
     except Settled:
         return ""
     except TestbedError as error:
-        error.args = (f"{words}, and is not rolled back: {error}", *error.args[1:])
+        error.args = (f"{text}, and is not rolled back: {error}", *error.args[1:])
         raise
     if isinstance(report, DownReport) and report.left:
         hint = f"once it is repaired: testbed resume {report.run}"
-        raise HandsNeeded(f"{words}; not everything could be rolled back; manual repair is needed:", report.left, hint=hint)
-    return f"{words}; run {report.run} went back to {found.back or 'no plan'}"
+        raise HandsNeeded(f"{text}; not everything could be rolled back; manual repair is needed:", report.left, hint=hint)
+    return f"{text}; run {report.run} went back to {found.back or 'no plan'}"
 
 
 def _taken_away(store: Store, found: Awaited, settings: Settings) -> str | None:
@@ -98,9 +98,9 @@ def settled(verb: Callable[Concatenate[Command, P], Awaitable[T]]) -> Callable[C
     """Wrap a verb that changes the lab: roll back what is overdue first, and add it to the report."""
 
     @wraps(verb)
-    async def after(command: Command, /, *words: P.args, **options: P.kwargs) -> T:
+    async def after(command: Command, /, *parts: P.args, **options: P.kwargs) -> T:
         note = await settle(command)
-        report = await verb(command, *words, **options)
+        report = await verb(command, *parts, **options)
         return cast(T, replace(cast(Any, report), notes=(note, *report.notes))) if note and hasattr(report, "notes") else report
 
     return after
@@ -126,8 +126,8 @@ async def confirm(command: Command, run: str | None) -> ConfirmReport:
         at = time.strftime("%H:%M:%S", time.localtime(found.ended))
         why = ", as it was not confirmed in time" if found.state == "reverted" else ""
         how = "could not be rolled back completely" if found.state == "hands-needed" else "was rolled back"
-        words = note or f"run {found.run} ({found.plan}) {how} by run {found.ended_by} at {at}{why}"
-        raise Interlock(words, hint="testbed status shows the present state")
+        text = note or f"run {found.run} ({found.plan}) {how} by run {found.ended_by} at {at}{why}"
+        raise Interlock(text, hint="testbed status shows the present state")
     return await ChangeRun("confirm", lab, command).confirm(found)
 
 
@@ -153,9 +153,9 @@ async def watch(command: Command, run: str | None) -> WatchReport:
             continue
         tries += 1
         try:
-            words = await settle(command, wait_s=2 * command.timeout_s)
-            if words:
-                command.progress.note(words)
+            text = await settle(command, wait_s=2 * command.timeout_s)
+            if text:
+                command.progress.note(text)
         except (HandsNeeded, Interrupted):
             raise
         except TestbedError as error:

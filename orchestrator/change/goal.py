@@ -41,7 +41,7 @@ def goal_hosts(goal: Target) -> set[HostName]:
     return {p.host for link in goal.links for p in (link.a, link.b)}
 
 
-def lacking(current: CurrentPlan | None, lab: Lab, held: Held) -> bool:
+def is_incomplete(current: CurrentPlan | None, lab: Lab, held: Held) -> bool:
     """Whether devices in `held` (those that answer) lack a circuit of the plan that is up: its job may wait for that light."""
     if current is None:
         return False

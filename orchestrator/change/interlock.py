@@ -105,11 +105,11 @@ def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[
             seen = measured[entry]
             source, power, how = entry, -math.inf if seen is None else seen, f"measured at {entry}"
         for setting in trace.path:
-            there = arriving.setdefault(setting.ingress, {})
-            if power is None or (before := there.get(source, (-math.inf, ""))[0]) is None:
-                there[source] = None, how
+            existing = arriving.setdefault(setting.ingress, {})
+            if power is None or (before := existing.get(source, (-math.inf, ""))[0]) is None:
+                existing[source] = None, how
                 continue
-            there[source] = max(power, before), how
+            existing[source] = max(power, before), how
             trunk = lab.onward.get(setting.egress)
             power -= lab.insertion_loss_db(setting.ingress.device) + (trunk.loss_db if trunk else 0.0)
             power -= setting.attenuation_db if isinstance(setting, SpectralRoute) else 0.0
@@ -121,7 +121,7 @@ def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[
         known = [power for power, _ in sources if power is not None]
         total = _sum(known) if len(known) == len(sources) else None
         if total is None or total > limit:
-            lines.append(Glare(port, limit, total, "; ".join(dict.fromkeys(words for _, words in sources))))
+            lines.append(Glare(port, limit, total, "; ".join(dict.fromkeys(text for _, text in sources))))
     return lines
 
 

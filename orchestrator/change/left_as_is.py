@@ -14,10 +14,10 @@ async def unrecorded(context: Context, goal: Target, error: BaseException, broke
     """Steps cannot be recorded, so nothing is rolled back; hosts revert unconfirmed commits. Report the present state."""
     lines = await finish(progress_lines(context, goal.change))
     first = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
-    words = first if first == str(broken) else f"{first}\n{broken}"
+    text = first if first == str(broken) else f"{first}\n{broken}"
     left = (f"make {context.store.path} writable again; testbed status then shows how far it got", *lines)
-    words += "\nno step is taken that cannot be recorded, so nothing was rolled back; manual repair is needed:"
-    return HandsNeeded(words, left, hint=f"to go back: testbed rollback {context.run.id}")
+    text += "\nno step is taken that cannot be recorded, so nothing was rolled back; manual repair is needed:"
+    return HandsNeeded(text, left, hint=f"to go back: testbed rollback {context.run.id}")
 
 
 async def stopped(context: Context, move: Move, goal: Target, error: BaseException) -> BaseException:

@@ -13,7 +13,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
-from orchestrator.store.keys import key_of, owner_of, slice_key, slice_of
+from orchestrator.store.keys import key_of, owner_of, tenancy_key, tenancy_of
 from orchestrator.store.lock_queue import Lock
 from orchestrator.store.locks import HeldLock, hold, locks_of, who
 from orchestrator.store.one_store import StoreClaim
@@ -41,9 +41,9 @@ def scope_of(
 
     The owner's plan itself is part of it: while nothing is up, two plans of one owner need not have a host in common.
     """
-    key = slice_of(lab, settings)
+    key = tenancy_of(lab, settings)
     hosts = plan_hosts(plan) if plan is not None else set()
-    keys = [key, *(slice_key(key_of(lab), word.removeprefix(OWNER)) for word in adopt if word.startswith(OWNER))]
+    keys = [key, *(tenancy_key(key_of(lab), word.removeprefix(OWNER)) for word in adopt if word.startswith(OWNER))]
     scope = Scope(owners=frozenset(map(owner_of, keys)))
     for each in keys:
         scope |= of_settings(lab, store.owned(each))
@@ -68,18 +68,18 @@ def scope_of(
     return scope | reachable_scope(lab, hosts)
 
 
-def own_turner(lab: Lab, settings: Settings, store: Store) -> Lock | None:
+def own_scheduler(lab: Lab, settings: Settings, store: Store) -> Lock | None:
     """The lock under which the owner's slots turn, None if they do not."""
-    there = (lock for lock in locks_of(lab, settings, store).listed() if lock.owner == settings.owner and lock.state == "active")
-    return next((lock for lock in there if lock.kind == "run" and lock.token and lock.role == "schedule"), None)
+    existing = (lock for lock in locks_of(lab, settings, store).listed() if lock.owner == settings.owner and lock.state == "active")
+    return next((lock for lock in existing if lock.kind == "run" and lock.token and lock.role == "schedule"), None)
 
 
-async def obeyed(session: Session, run: Run, names: Collection[HostName], turner: Lock | None) -> None:
+async def obeyed(session: Session, run: Run, names: Collection[HostName], scheduler: Lock | None) -> None:
     """Have these hosts obey `run`. Beside a turner they keep its run: they would obey it no more once they know a newer one."""
-    if turner is None:
+    if scheduler is None:
         await session.hosts.channels.fence(run.token, names)
     else:
-        session.hosts.channels.token = turner.token
+        session.hosts.channels.token = scheduler.token
 
 
 @asynccontextmanager
@@ -93,8 +93,8 @@ async def holding(
     Raises: Locked - another owner or run holds part of it.
     """
 
-    def notify(words: str) -> None:
-        command.progress.note(f"waiting for {words}")
+    def notify(text: str) -> None:
+        command.progress.note(f"waiting for {text}")
 
     settings = command.settings
     locks, wait_s = locks_of(lab, settings, command.store), settings.wait_s
@@ -105,5 +105,5 @@ async def holding(
         outer.reschedule(end + wait_s)
     with StoreClaim(settings.lock_path(key_of(lab)), command.store.path, user=settings.user):
         inside, reason = within.role if within is not None else "", f"{verb} {name}".rstrip()
-        async with hold(locks, scope, reason, role=verb_of(verb).role, within=inside, wait_s=wait_s, told=notify) as held:
+        async with hold(locks, scope, reason, role=verb_of(verb).role, within=inside, wait_s=wait_s, notify=notify) as held:
             yield held

@@ -17,8 +17,8 @@ from orchestrator.change.context import Context
 from orchestrator.change.dark import Hold, routes_meanwhile, worthwhile
 from orchestrator.change.impact import Impact
 from orchestrator.change.port_counters import quiet
+from orchestrator.change.ring_change import RingChange
 from orchestrator.change.timeline import Timeline
-from orchestrator.change.turn import Turn
 from orchestrator.deadline import SLACK
 from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
@@ -144,7 +144,7 @@ class Move:
             return (), ()
         return old.routes, old.rings
 
-    async def switch(self, goal: Target, wanted: Mapping[HostName, Rules], aftermath: Impact, turn: Turn) -> Timeline:
+    async def switch(self, goal: Target, wanted: Mapping[HostName, Rules], aftermath: Impact, ring_change: RingChange) -> Timeline:
         """Arm, drain or hold, break and make on all devices at once, wait for carriers and commits, change the job over."""
         context, recorder, hosts = self.context, self.context.recorder, self.hosts
         policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
@@ -153,13 +153,13 @@ class Move:
         recorder.reconfig_id = f"{context.run.id}/1"
         self.touched = True
         self.asked.update(wanted, self.drain)
-        turn.begin()
+        ring_change.begin()
         what = {"generation": generation}
         if not goal.late:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed = dict(await hosts.routes.commit(generation, wanted, policy.revert_after_s))
                 phase.detail = f"committed on {counted(len(times.committed), 'host')}"
-            await turn.change_over()
+            await ring_change.change_over()
             return times
         # A device that an earlier run left settling may have finished while routes were staged: no new carrier event would come.
         now = (await context.session.observe(hosts=False)).held
@@ -174,7 +174,7 @@ class Move:
             each = "1 host commits" if len(rising) == 1 else f"{len(rising)} hosts commit"
             phase.detail = f"{each} generation {generation} when the light arrives"
         await self._routes_while_dark(goal)
-        await turn.hold(self.longest_s(goal))
+        await ring_change.hold(self.longest_s(goal))
         await aftermath.before(goal.broken_links)
         with recorder.phase("switch") as phase:
             held = self.hold
@@ -199,7 +199,7 @@ class Move:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed |= await hosts.routes.commit(generation, others, policy.revert_after_s)
                 phase.detail = f"committed on {counted(len(others), 'more host')}"
-        await turn.change_over()
+        await ring_change.change_over()
         return times
 
     def longest_s(self, goal: Target) -> float:
@@ -211,13 +211,13 @@ class Move:
         """Commit the generation for the dark time: traffic moves to the links that stay lit."""
         if self.drained is None:
             return
-        context, hosts, gone = self.context, self.hosts, goal.broken_links
+        context, hosts, ended = self.context, self.hosts, goal.broken_links
         what = {"generation": self.drained}
         with context.recorder.phase("drain") as phase, context.run.step("host", "all", "drain", what):
             await hosts.routes.commit(self.drained, sorted(self.drain), self.plan.transition.revert_after_s)
             # Confirm while the queues drain: once the light moves, the previous routes are worse than these.
-            waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.routes.confirm(self.drained, sorted(self.drain)))
-            phase.detail = f"traffic off {counted(len(gone), 'link')}; quiet after {waited * 1e3:.0f} ms"
+            waited, _ = await asyncio.gather(quiet(hosts, receivers(ended)), hosts.routes.confirm(self.drained, sorted(self.drain)))
+            phase.detail = f"traffic off {counted(len(ended), 'link')}; quiet after {waited * 1e3:.0f} ms"
 
     async def _dark(self, goal: Target) -> list[str]:
         """Which ports got no light, and where it was lost, as far as the switches' meters show."""
@@ -240,10 +240,10 @@ class Move:
             hello.pending_to == self.drained or (hello.active == self.drained and hello.pending_s is None)
             for hello in hellos.values()
         )
-        words = "on the routes over the circuits that stayed" if drained else "back on the routes they had"
+        text = "on the routes over the circuits that stayed" if drained else "back on the routes they had"
         try:
             if any(hello.active == self.generation and hello.pending_s is None for hello in hellos.values()):
-                words = "on the new routes"
+                text = "on the new routes"
                 await self.hosts.routes.confirm(self.generation, counting)
             else:
                 await self.hosts.routes.disarm(hellos)
@@ -256,5 +256,5 @@ class Move:
             trouble.append(error.line)
         if trouble:
             wait = self.plan.transition.revert_after_s
-            words += f"; not all answer ({'; '.join(trouble[:3])}): what they did not confirm they take back within {wait:g} s"
-        return words
+            text += f"; not all answer ({'; '.join(trouble[:3])}): what they did not confirm they take back within {wait:g} s"
+        return text

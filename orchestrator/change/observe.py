@@ -35,15 +35,15 @@ async def observe(context: Context, notes: list[str], *, staging: bool) -> Obser
     left = (h for h, hello in seen.hellos.items() if hello.active in own)
     context.lock_hosts(left, notes, "routes of an earlier plan stay")
     await hosts.channels.fence(context.run.token, context.hosts())
-    there = (h for h in context.hosts() if h in seen.hellos)
-    if waited := [h for h in there if seen.hellos[h].pending_s is not None]:  # they may have gone back before that
+    existing = (h for h in context.hosts() if h in seen.hellos)
+    if waited := [h for h in existing if seen.hellos[h].pending_s is not None]:  # they may have gone back before that
         seen = replace(seen, hellos={**seen.hellos, **await hosts.channels.greet(waited)})
     return seen
 
 
 def unneeded(context: Context, plan: Plan, goal: Target, current: CurrentPlan | None, seen: Observation) -> list[str]:
     """Notes of silent devices and hosts that are not needed. Raises: Unreachable and the like - names all that are needed."""
-    owned = {s.ingress.device for s in context.store.owned(context.slice)}
+    owned = {s.ingress.device for s in context.store.owned(context.tenancy)}
     old = current.up.links if current else ()
     hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
     hosts.update(plan.job.needed if plan.job else ())

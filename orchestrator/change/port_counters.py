@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from optics import Circuit, HostPort, TestbedError
-from optics.words import setting_id
+from optics.values import setting_id
 from orchestrator.hosts import SAMPLE, ClockReading, HostEvent, Hosts, counter_samples
 from orchestrator.telemetry.journal import Journal
 
@@ -32,7 +32,7 @@ class Counters:
         self.latest: dict[HostPort, tuple[int, ...]] = {}
         self.rows = self.missed = 0
         self._second: dict[HostPort, tuple[int, ...]] = {}
-        self._told_ns = journal.now_ns()
+        self._reported_ns = journal.now_ns()
 
     def add(self, event: HostEvent) -> None:
         """Take a batch. Raises: Garbled - it cannot be decoded."""
@@ -44,8 +44,8 @@ class Counters:
                 self.rows += len(rows)
         self.missed += int(event.values.get("missed", 0))
         now = self._journal.now_ns()
-        if now - self._told_ns >= 1_000_000_000:
-            self._told_ns = now
+        if now - self._reported_ns >= 1_000_000_000:
+            self._reported_ns = now
             self.rates()
 
     def rates(self) -> None:

@@ -61,10 +61,10 @@ class Prewire:
         await context.allowed(goal.early, seen)
         if (needs := slowest_device(only, context.session.traits)) is not None:
             context.need(needs[1], needs[0])
-        owned = per_device(context.store.owned(context.slice))
+        owned = per_device(context.store.owned(context.tenancy))
         running = await context.jobs.running()
         foreign = context.foreign_settings()
-        before = found(seen, owned, context.store.current(context.slice), {}, running, context.session.lab, foreign)
+        before = found(seen, owned, context.store.current(context.tenancy), {}, running, context.session.lab, foreign)
         after = {d: (held - only.removed.get(d, NONE)) | only.made.get(d, NONE) for d, held in before.owned.items()}
         context.run.found(before.to_json(), {"settings": held_data(after), "generation": None, "hosts": []})
         with recorder.phase("prewire") as phase:
@@ -87,7 +87,7 @@ class Prewire:
         context = self.context
         while True:
             self.seen = seen
-            goal = target(self.plan, self.lab, seen, context.store.owned(context.slice))
+            goal = target(self.plan, self.lab, seen, context.store.owned(context.tenancy))
             if not context.reserve(s for c in goal.early.values() for s in c.remove | c.add):
                 return goal
             seen = (await context.session.observe(hosts=False)).complete().settings

@@ -94,7 +94,7 @@ class JobChange(JsonReport):
     """How a running job came through a change. mode: `hold`, it paused in the dark; `drain`, its traffic took other paths
     meanwhile; `ride`, neither. after: the last iteration on the earlier rings, or before the pause.
 
-    stood_ms: time lost beyond the usual iteration time, from the first command to the end of the first iteration after the
+    paused_ms: time lost beyond the usual iteration time, from the first command to the end of the first iteration after the
     change; boundary_ms is what dark_ms and commit_ms leave of it (change/standstill.py). before_ms, after_ms: a usual
     iteration (telemetry/names.py). worst_rank_ms: the longest time that any rank moved no byte although some were due.
     prepare_ms: until all ranks were prepared.
@@ -104,7 +104,7 @@ class JobChange(JsonReport):
     move: int
     mode: str
     after: int | None = None
-    stood_ms: float | None = None
+    paused_ms: float | None = None
     dark_ms: float | None = None
     commit_ms: float | None = None
     boundary_ms: float | None = None
@@ -153,7 +153,7 @@ class UpReport(DiffCounts):
     """`up`, or the verb that restored a state (`rollback`, `restore`), and the run that was rolled back or restored."""
     segments: tuple[str, ...] = ()
     """As in `PlanReport`."""
-    turn: JobChange | None = None
+    ring_change: JobChange | None = None
     """How the job that went on came through it; None if none did, or if it was not involved."""
     pause_ms: float | None = None
     """The longest time between the ends of two iterations of the job, from the first command until it had continued."""

@@ -21,7 +21,7 @@ async def rest(devices: Mapping[DeviceName, CircuitSwitch]) -> list[DeviceName]:
     """
 
     async def one(device: Presets) -> bool:
-        if not (await device.position()).turning:
+        if not (await device.position()).running:
             return False
         await device.stop()
         await asyncio.sleep((await device.position()).left_s or 0.0)
@@ -37,15 +37,15 @@ async def rest_left(context: Context, settings: Settings) -> list[DeviceName]:
 
     A device that cannot be stopped is left for whoever needs it to say so.
     """
-    turner = kind("schedule")
-    path = turner.path(settings, context.slice)
-    left = turner.read(path)
+    scheduler = kind("schedule")
+    path = scheduler.path(settings, context.tenancy)
+    left = scheduler.read(path)
     if left is None or left.alive or left.state == "ended":
         return []
-    own = {s.ingress.device for s in context.store.owned(context.slice)}
+    own = {s.ingress.device for s in context.store.owned(context.tenancy)}
     try:
         found = await rest({name: device for name, device in context.session.devices.items() if name in own})
     except TestbedError:
         return []
-    with StateFile(turner, path, replace(left, state="ended")):
+    with StateFile(scheduler, path, replace(left, state="ended")):
         return found

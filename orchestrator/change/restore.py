@@ -11,9 +11,9 @@ from orchestrator.change.context import Context
 from orchestrator.change.goal import goal_hosts
 from orchestrator.change.job_back import resume_job
 from orchestrator.change.report import EqualiseReport
+from orchestrator.change.ring_change import RingChange
 from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import NONE, Snapshot, change_back
-from orchestrator.change.turn import Turn
 from orchestrator.change.up import Up
 from orchestrator.fabric.circuits import live_links, receivers, settings
 from orchestrator.fabric.lightpath import Held, without_attenuation
@@ -29,7 +29,7 @@ from orchestrator.plan.target import Target
 from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
-from orchestrator.verify.report import Rung
+from orchestrator.verify.report import LevelResult
 
 
 def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapshot:
@@ -57,7 +57,7 @@ class Restore(Up):
         plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
         super().__init__(context, plan, current.plan_text)
         self.slots = current.up.slots
-        self.turn = Turn(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
+        self.ring_change = RingChange(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
         self.to, self.up = to, current.up
         self.unfit = ""
 
@@ -65,7 +65,7 @@ class Restore(Up):
         wanted = {d: held for d, held in self.to.owned.items() if held}
         if any(device not in seen.settings for device in wanted):
             seen.complete()
-        owned = per_device(self.context.store.owned(self.context.slice))
+        owned = per_device(self.context.store.owned(self.context.tenancy))
         change = change_back(seen.settings, wanted, owned)
         early = ahead(change, seen.settings, self.lab)
         change = in_order(change, early, seen.settings, self.lab)
@@ -89,21 +89,21 @@ class Restore(Up):
         if record is not None and record.state != "finished" and record.spec.wanted.attached:
             try:
                 job = launched(record, self.lab, self.to.wanted)
-                await check_attachments(job, self.lab, store.latest_job(self.context.slice))
+                await check_attachments(job, self.lab, store.latest_job(self.context.tenancy))
             except TestbedError as error:
                 self.unfit = error.line
         if self.running is not None and self.running.id == self.to.job:
-            await self.turn.choose(self.running, launched(self.running, self.lab, self.to.wanted), dark=dark)
+            await self.ring_change.choose(self.running, launched(self.running, self.lab, self.to.wanted), dark=dark)
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         try:
-            self.notes += await adjust(self.context.session, self.turn.decision, self.running, self.turn.job)
+            self.notes += await adjust(self.context.session, self.ring_change.decision, self.running, self.ring_change.job)
         except TestbedError as error:
             self.notes.append(f"its job goes on as it was given it: {error.line}")
-        await self.turn.finish()
+        await self.ring_change.finish()
         return await resume_job(self.context, self.to, self.notes, self.unfit)
 
-    async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
+    async def _failed(self, goal: Target, error: BaseException) -> tuple[LevelResult, ...]:
         """Read back and try once more, as far as possible. Raises: HandsNeeded - with what is left."""
         context = self.context
         late = context.limit is not None and context.limit.passed
@@ -123,7 +123,7 @@ class Restore(Up):
             self.to.job,
             self.to.wanted,
         )
-        again = Rollback(context, to, self.move.asked | leaving, self.plan.acceptance.link_up_timeout_s, self.turn)
+        again = Rollback(context, to, self.move.asked | leaving, self.plan.acceptance.link_up_timeout_s, self.ring_change)
         undone = await again.carry_out()
         if undone.left:
             hint = f"once it is repaired: testbed resume {context.run.id}"

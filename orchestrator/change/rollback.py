@@ -29,13 +29,13 @@ from optics import (
 from optics.errors import first_line
 from optics.plain import counted
 from optics.plan import TransitionPolicy
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.change.agents import with_agents
 from orchestrator.change.apply import apply_changes
 from orchestrator.change.context import Context
-from orchestrator.change.job_back import plan_of, resume_job, turn_back
+from orchestrator.change.job_back import change_rings_back, plan_of, resume_job
+from orchestrator.change.ring_change import RingChange
 from orchestrator.change.snapshot import NONE, Snapshot, change_back, differences
-from orchestrator.change.turn import Turn
 from orchestrator.change.verdict import Undone
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
@@ -61,19 +61,19 @@ SLACK_S = 60.0
 class Rollback:
     """The rollback to `to`. asked: hosts that this run asked to change. link_s: how long (s) light may take to come back.
 
-    turn: the job's part of the change that failed.
+    ring_change: the job's part of the change that failed.
     """
 
     def __init__(
-        self, context: Context, to: Snapshot, asked: Collection[HostName], link_s: float, turn: Turn | None = None
+        self, context: Context, to: Snapshot, asked: Collection[HostName], link_s: float, ring_change: RingChange | None = None
     ) -> None:
-        self.turn = turn
+        self.ring_change = ring_change
         self.context, self.to, self.asked, self.link_s = context, to, frozenset(asked), link_s
         self.hosts = context.session.hosts
         self.left: list[str] = []
         self.notes: list[str] = []
         """What became of the job, where that needs words."""
-        self.said: dict[str, str] = {}
+        self.reported: dict[str, str] = {}
         self.alive: list[HostName] | None = None
         own = context.own_generations()
         self.generations = {h: active for h, active in to.generations.items() if h in self.asked or active in own}
@@ -155,7 +155,7 @@ class Rollback:
             except Locked:
                 raise
             except TestbedError as error:  # the result is read before anything is asked again
-                self.said |= {f"{line.partition(':')[0]}: ": line for line in str(error).splitlines()}
+                self.reported |= {f"{line.partition(':')[0]}: ": line for line in str(error).splitlines()}
         return f"{counted(len(moved), 'host')} restored" if moved else "all as before"
 
     def _diverged(self, hellos: Mapping[HostName, Hello]) -> dict[tuple[str, int | None], list[HostName]]:
@@ -183,10 +183,10 @@ class Rollback:
         self, diverged: Mapping[tuple[str, int | None], list[HostName]], hellos: Mapping[HostName, Hello]
     ) -> None:
         own = self.context.own_generations()
-        gone: list[HostName] = []
+        removed: list[HostName] = []
         for (what, was), names in diverged.items():
             if what == "stage":
-                gone += names
+                removed += names
             elif what == "disarm":
                 await self._ask("disarm", names, partial(self.hosts.routes.disarm, names))
             elif what == "clear" or was is None:
@@ -195,14 +195,14 @@ class Rollback:
                 await self._ask("confirm", names, partial(self.hosts.routes.confirm, was, names))
             else:
                 await self._ask("commit", names, partial(self.hosts.routes.commit, was, names))
-        if gone:
-            await self._stage_anew(gone, hellos)
+        if removed:
+            await self._stage_again(removed, hellos)
 
-    async def _stage_anew(self, gone: list[HostName], hellos: Mapping[HostName, Hello]) -> None:
+    async def _stage_again(self, removed: list[HostName], hellos: Mapping[HostName, Hello]) -> None:
         """Hosts that discarded the old routes get them under a new number, and all others of that plan with them."""
         current, lab = self.to.current, self.context.session.lab
         if current is None:
-            raise Refused("\n".join(f"{host}: the routes it ran are not known any more" for host in gone))
+            raise Refused("\n".join(f"{host}: the routes it ran are not known any more" for host in removed))
         if any(not hello.installed for hello in hellos.values()):
             await self.hosts.provision([h for h, hello in hellos.items() if not hello.installed])
         plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
@@ -235,9 +235,9 @@ class Rollback:
             policy = self._policy()
             if context.limit is not None:
                 context.limit.grant(SLACK_S + JOB_TAKES * policy.boundary_s)
-            if self.turn is not None:
-                await self.turn.settle()
-            self.notes += await turn_back(context, self.to, policy)
+            if self.ring_change is not None:
+                await self.ring_change.settle()
+            self.notes += await change_rings_back(context, self.to, policy)
             await resume_job(context, self.to, self.notes)
         except Locked:
             raise
@@ -296,19 +296,19 @@ class Rollback:
                 self.left += str(error).splitlines()
                 break
             writes += sum(outcome.writes for outcome in applied.outcomes.values())
-            self.said |= {f"{d}: {short(s)} ": why for d, o in applied.outcomes.items() for s, why in o.failed.items()}
-            self.said |= {f"{d}: ": first_line(error) for d, error in applied.errors.items()}
+            self.reported |= {f"{d}: {short(s)} ": why for d, o in applied.outcomes.items() for s, why in o.failed.items()}
+            self.reported |= {f"{d}: ": first_line(error) for d, error in applied.errors.items()}
             self.restarted |= applied.errors.keys()
         return f"{counted(writes, 'command')} on {counted(len(devices), 'device')}"
 
     def _changes(self, held: Mapping[DeviceName, frozenset[Setting]]) -> dict[DeviceName, Change]:
         """The change per device that restores what it held; what another owner's circuits prevent needs manual repair."""
-        owned = per_device(self.context.store.owned(self.context.slice))
+        owned = per_device(self.context.store.owned(self.context.tenancy))
         found: dict[DeviceName, Change] = {}
-        for device, there in held.items():
+        for device, existing in held.items():
             try:
-                back = change_back({device: there}, {device: self.to.owned[device]}, {device: owned.get(device, NONE)})
-                found |= in_order(back, {}, {device: there}, self.context.session.lab).changes
+                back = change_back({device: existing}, {device: self.to.owned[device]}, {device: owned.get(device, NONE)})
+                found |= in_order(back, {}, {device: existing}, self.context.session.lab).changes
             except (Interlock, Infeasible) as error:
                 self._left(f"{device}: {first_line(error)}")
         return found
@@ -318,7 +318,7 @@ class Rollback:
         context = self.context
         devices = [d for d in context.session.devices if d in self.to.owned]
         held, errors = await self._read(devices, time.monotonic())
-        owned = per_device(context.store.owned(context.slice))
+        owned = per_device(context.store.owned(context.tenancy))
         for device, error in errors.items():
             if device in context.written or self.to.owned[device] or owned.get(device):
                 self._left(f"{device}: does not answer ({first_line(error)}): when it does, testbed rollback {context.run.id}")
@@ -328,28 +328,28 @@ class Rollback:
             if device in self.restarted and device in held and not among(held[device], [setting]):
                 self._left(f"{device}: {short(setting)} is not there; it belongs to {owners[setting]}")
         for line in differences(held, self.to, held.keys(), foreign):
-            words = next((words for what, words in self.said.items() if line.startswith(what)), "")
-            self._left(line + (f" ({words})" if words else ""))
+            text = next((text for what, text in self.reported.items() if line.startswith(what)), "")
+            self._left(line + (f" ({text})" if text else ""))
         # What was there and is not is told, and keeps its owner: a device that restarts may light it again.
-        context.disown_lost({device: there | self.to.owned[device] for device, there in held.items()})
+        context.disown_lost({device: existing | self.to.owned[device] for device, existing in held.items()})
         hellos = await self._hellos()
         same = [h for h, hello in hellos.items() if hello.active == self.generations[h]]
         for host in sorted(hellos.keys() - set(same)):
-            words = self.said.get(f"{host}: ", "")
+            text = self.reported.get(f"{host}: ", "")
             line = f"{host}: runs generation {hellos[host].active}, {self.generations[host]} was active before"
-            self._left(line + (f" ({words})" if words else ""))
+            self._left(line + (f" ({text})" if text else ""))
         for host in sorted(h for h in same if hellos[h].armed in context.own_generations()):
-            words = self.said.get(f"{host}: ", "")
-            self._left(f"{host}: commits generation {hellos[host].armed} once it has light" + (f" ({words})" if words else ""))
+            text = self.reported.get(f"{host}: ", "")
+            self._left(f"{host}: commits generation {hellos[host].armed} once it has light" + (f" ({text})" if text else ""))
         number = sum(len(s & self.to.owned[d]) for d, s in held.items())
-        there = f"{counted(number, 'own setting')} on {counted(len(held), 'device')} read back"
+        place = f"{counted(number, 'own setting')} on {counted(len(held), 'device')} read back"
         if not number:
-            there = f"nothing of yours was lit before, nothing is now ({counted(len(held), 'device')} read)"
-        return f"{there}, {counted(len(same), 'host')} on the routes they had"
+            place = f"nothing of yours was lit before, nothing is now ({counted(len(held), 'device')} read)"
+        return f"{place}, {counted(len(same), 'host')} on the routes they had"
 
     def _remember(self) -> None:
         """Restore the store's record of what is up."""
-        store, key, was = self.context.store, self.context.slice, self.to.current
+        store, key, was = self.context.store, self.context.tenancy, self.to.current
         if was is None:
             store.clear_current(key, self.context.run.id)
         elif (now := store.current(key)) is None or (now.plan_sha, now.generation) != (was.plan_sha, was.generation):

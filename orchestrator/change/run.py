@@ -35,7 +35,7 @@ from orchestrator.session import Command, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.fault import file_fault
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import who
 from orchestrator.store.options import NO_OPTIONS, RunOptions
 from orchestrator.store.records import RunRecord
@@ -116,7 +116,7 @@ class ChangeRun:
 
     def confirmations(self) -> Confirmations:
         """The pending confirmation of the owner's part of the lab."""
-        return Confirmations(self.store, slice_of(self.lab, self.settings), who(self.settings))
+        return Confirmations(self.store, tenancy_of(self.lab, self.settings), who(self.settings))
 
     async def confirm(self, found: Awaited) -> ConfirmReport:
         """Confirm a change. Raises: as `confirm.keep_change`."""
@@ -125,9 +125,9 @@ class ChangeRun:
 
     async def stall(self, dark_s: Sequence[float]) -> StallReport:
         """Measure the stall curve of the plan that is up, and keep it. Raises: Missing - none is; as `Stall.carry_out`."""
-        current = self.store.current(slice_of(self.lab, self.settings))
+        current = self.store.current(tenancy_of(self.lab, self.settings))
         async with self._running(current.plan_name if current else "", RunOptions(dark_s=tuple(dark_s))) as context:
-            if (current := self.store.current(context.slice)) is None:
+            if (current := self.store.current(context.tenancy)) is None:
                 raise Missing(
                     f"no plan is up on {self.lab.name}, so there is no link to measure on",
                     hint="testbed up --topology examples/ring-12.json",
@@ -151,7 +151,7 @@ class ChangeRun:
 
     async def down(self, options: RunOptions = NO_OPTIONS) -> DownReport:
         """Take down the owner's circuits and routes."""
-        current = self.store.current(slice_of(self.lab, self.settings))
+        current = self.store.current(tenancy_of(self.lab, self.settings))
         async with self._running(current.plan_name if current else "", options) as context:
             return self._left(context, await Down(context).carry_out())
 
@@ -174,7 +174,7 @@ class ChangeRun:
 
     async def restore(self, options: RunOptions = NO_OPTIONS) -> UpReport:
         """Restore the plan that is up, as the store has it. Raises: Missing - none is."""
-        key = slice_of(self.lab, self.settings)
+        key = tenancy_of(self.lab, self.settings)
         current = self.store.current(key)
         if current is None:
             raise Missing("no plan is up, so there is nothing to restore", hint="testbed up --topology examples/ring-12.json")
@@ -206,8 +206,8 @@ class ChangeRun:
         """Take the lock, record the run, keep its journal, open the lab, enforce the deadline."""
         settings, lab, key = self.settings, self.lab, key_of(self.lab)
         if self.verb != "confirm":
-            for words in await asyncio.to_thread(stop_movers, settings, slice_of(lab, settings)):
-                self.command.progress.note(words)
+            for message in await asyncio.to_thread(stop_movers, settings, tenancy_of(lab, settings)):
+                self.command.progress.note(message)
         scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=options.asked.adopt)
         async with holding(lab, self.command, scope(), self.verb, name) as lock:
             self.still()
@@ -244,7 +244,7 @@ class ChangeRun:
                             session,
                             self.store,
                             run,
-                            slice_of(lab, settings),
+                            tenancy_of(lab, settings),
                             recorder,
                             run_dir,
                             self.command.timeout_s,
@@ -264,35 +264,35 @@ class ChangeRun:
                     if run.unchanged or not self._begun(run.id):
                         raise
                     _, hint = self._interrupted(run.id, changed=True)
-                    words = (
+                    message = (
                         f"{broken}\nno step is taken that cannot be recorded, so it stopped where it was; manual repair is needed:"
                     )
                     room = f"make {self.store.path} writable again; testbed status then shows how far it got"
-                    raise HandsNeeded(words, (room,), hint=hint) from broken
+                    raise HandsNeeded(message, (room,), hint=hint) from broken
                 except Refused as error:
                     if self._begun(run.id) and not run.unchanged:
                         raise
-                    words = f"{error}\nnothing was changed: no light moved, and every host runs the routes it had"
-                    raise RolledBack(words, hint=error.hint) from error
+                    message = f"{error}\nnothing was changed: no light moved, and every host runs the routes it had"
+                    raise RolledBack(message, hint=error.hint) from error
                 except asyncio.CancelledError:
-                    words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
-                    run.finish("interrupted", 130, words)
-                    raise Interrupted(words, hint=hint) from None
+                    message, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
+                    run.finish("interrupted", 130, message)
+                    raise Interrupted(message, hint=hint) from None
 
     async def _let_settle(self, context: Context) -> None:
         """Wait for what runs before this one may have sent to devices just before they ended. Raises: as `Context.need`."""
         now = time.monotonic()
         sent = {device: now - ago for device, ago in unanswered(self.store, context.key).items() if device in self.lab.devices}
         if "schedule" in {run.verb for run in self.store.unfinished(context.key, context.owner)}:  # its turns are no steps
-            sent |= {s.ingress.device: now for s in self.store.owned(context.slice) if not self.lab.slow(s.ingress.device)}
+            sent |= {s.ingress.device: now for s in self.store.owned(context.tenancy) if not self.lab.slow(s.ingress.device)}
         context.unanswered |= sent
         await context.hear()
         left = {device: left_s for device in sent if (left_s := context.left_s(device))}
         if left:
-            words = f"what a run before may have sent to {', '.join(sorted(left))}"
+            text = f"what a run before may have sent to {', '.join(sorted(left))}"
             if (longest_s := max(left.values())) > SLOW_S:
-                self.command.progress.note(f"waiting {seconds_text(longest_s)} for {words}")
-            context.need(longest_s, words)
+                self.command.progress.note(f"waiting {seconds_text(longest_s)} for {text}")
+            context.need(longest_s, text)
             await context.settled()
 
     def _begun(self, run: str) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from optics import Change, CrossConnect, DeviceName, HostName, HostPort, Port, Setting, Slot, SpectralRoute, TestbedError
+from optics import Change, CrossConnect, DeviceName, FrequencySlot, HostName, HostPort, Port, Setting, SpectralRoute, TestbedError
 from optics.plan import Job
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.extensions import job_of
 from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among, routes, without_attenuation
@@ -136,7 +136,7 @@ def _setting_of(device: DeviceName, ingress: str, egress: str, *spectral: Any) -
     if not spectral:
         return CrossConnect(*ports)
     low, high, attenuation_db = spectral
-    return SpectralRoute(*ports, Slot(low, high), attenuation_db)
+    return SpectralRoute(*ports, FrequencySlot(low, high), attenuation_db)
 
 
 def change_back(observed: Held, wanted: Held, owned: Held) -> Transition:
@@ -148,9 +148,11 @@ def change_back(observed: Held, wanted: Held, owned: Held) -> Transition:
     kept, removed, made = dict(change.kept), dict(change.removed), dict(change.made)
     changes = dict(change.changes)
     for device, goal in wanted.items():
-        there = {without_attenuation(s): s for s in among(observed.get(device, NONE), owned.get(device, NONE))}
+        existing = {without_attenuation(s): s for s in among(observed.get(device, NONE), owned.get(device, NONE))}
         other = {
-            there[without_attenuation(s)]: s for s in goal if without_attenuation(s) in there and there[without_attenuation(s)] != s
+            existing[without_attenuation(s)]: s
+            for s in goal
+            if without_attenuation(s) in existing and existing[without_attenuation(s)] != s
         }
         if other:
             kept[device] -= other.keys()

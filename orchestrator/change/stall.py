@@ -46,7 +46,7 @@ from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan, StallPoint
 from orchestrator.telemetry.journal import Journal
 
-MODES = ("drained", "ridden", "held")
+MODES = ("drained", "sending", "held")
 """drained: traffic has moved to other paths before. ridden: it keeps its routes. held: its routes are left out until the light is
 back, and its sockets are pushed then."""
 REPEATS = 3
@@ -92,7 +92,7 @@ class Stall:
         await context.allowed(changes, seen.settings)
         modes = self._prepare(subject, before_rules)
         context.need(sum(len(modes) * REPEATS * self._seconds(dark_s, subject) for dark_s in self.dark_s), "the stall curve")
-        owned = per_device(context.store.owned(context.slice))
+        owned = per_device(context.store.owned(context.tenancy))
         before = found(seen.settings, owned, self.current, seen.hellos, None, self.lab, context.foreign_settings())
         context.run.found(
             before.to_json(), {"settings": held_data(before.owned), "generation": self.current.generation, "hosts": self.named}
@@ -271,8 +271,8 @@ class Stall:
                         up[port] = event.at_ns
         except TimeoutError:
             dark = ", ".join(str(port) for port in subject.ports if port not in up)
-            words = f"{dark}: its carrier did not go and come back within {self.patience_s:g} s"
-            raise TimedOut(words, hint="testbed verify says where the light is lost") from None
+            text = f"{dark}: its carrier did not go and come back within {self.patience_s:g} s"
+            raise TimedOut(text, hint="testbed verify says where the light is lost") from None
         return max(up.values()) - min(down.values())
 
     def _point(

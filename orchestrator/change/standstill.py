@@ -12,9 +12,9 @@ from orchestrator.telemetry.names import USUAL
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """stood_ms: time lost beyond the usual. before_ms, after_ms: as `telemetry.names` defines them."""
+    """paused_ms: time lost beyond the usual. before_ms, after_ms: as `telemetry.names` defines them."""
 
-    stood_ms: float | None = None
+    paused_ms: float | None = None
     before_ms: float | None = None
     after_ms: float | None = None
 
@@ -38,16 +38,16 @@ def standstill(records: Sequence[Mapping[str, Any]], ends: Sequence[int], since_
     before_ms, after_ms = statistics.median(earlier), _median(later)
     usual = {True: before_ms, False: before_ms if after_ms is None else after_ms}
     met = [(number, took) for number, took, end in spans if end >= since_ns and number <= after + 1]
-    stood = sum(max(0.0, took - usual[number <= after]) for number, took in met)
-    return Standstill(round(stood, 3), round(before_ms, 3), after_ms)
+    paused = sum(max(0.0, took - usual[number <= after]) for number, took in met)
+    return Standstill(round(paused, 3), round(before_ms, 3), after_ms)
 
 
-def stood_parts(stood: float, dark: float | None, commit: float | None) -> dict[str, float]:
+def pause_parts(paused: float, dark: float | None, commit: float | None) -> dict[str, float]:
     """What the time that a job stood is made of, all in ms; a job does not stand for all of the darkness where it has other paths.
 
-    The parts add up to `stood`; those that are None are left out.
+    The parts add up to `paused`; those that are None are left out.
     """
-    parts, rest = dict[str, float](), stood
+    parts, rest = dict[str, float](), paused
     for name, ms in (("dark", dark), ("commit", commit)):
         if ms is not None:
             parts[name] = min(ms, rest)
@@ -55,12 +55,12 @@ def stood_parts(stood: float, dark: float | None, commit: float | None) -> dict[
     return parts | {"boundary": rest}
 
 
-def stood_text(stood: float, dark: float | None, commit: float | None, mode: str) -> str:
-    """In words: `job stood 96 ms: 60 dark, 4 commit, 32 boundary`; the times are in ms, mode: as `TurnReport`."""
+def pause_text(paused: float, dark: float | None, commit: float | None, mode: str) -> str:
+    """In words: `job stood 96 ms: 60 dark, 4 commit, 32 boundary`; the times are in ms, mode: as `ScheduleReport`."""
     whole = [None if ms is None else round(ms) for ms in (dark, commit)]
-    parts = stood_parts(round(stood), *whole)
+    parts = pause_parts(round(paused), *whole)
     other = "; traffic had other paths" if mode == "drain" else ""
-    return f"job stood {stood:.0f} ms: " + ", ".join(f"{ms:.0f} {name}" for name, ms in parts.items()) + other
+    return f"job stood {paused:.0f} ms: " + ", ".join(f"{ms:.0f} {name}" for name, ms in parts.items()) + other
 
 
 def _median(took: Sequence[float]) -> float | None:

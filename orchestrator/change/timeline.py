@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from optics import DeviceName, HostName, Outcome
 from optics.plan import Plan
-from optics.words import setting_id, sort_key
+from optics.values import setting_id, sort_key
 from orchestrator.hosts import Committed
 from orchestrator.inventory.lab import Lab, kind_of
 from orchestrator.plan.target import Target
 from orchestrator.telemetry.recorder import Recorder
-from orchestrator.verify.report import Rung
+from orchestrator.verify.report import LevelResult
 
 
 @dataclass
@@ -55,16 +55,16 @@ class Figures:
     commit_ms: float | None = None
 
 
-def record_rungs(recorder: Recorder, rungs: Sequence[Rung]) -> list[str]:
+def record_levels(recorder: Recorder, levels: Sequence[LevelResult]) -> list[str]:
     """Write one `verify` point per rung, and return what was not checked."""
-    for r in rungs:
+    for r in levels:
         if recorder.journal is None:
             break
-        words = r.detail.split()
-        figures = next((w.split("/") for w in words if w.count("/") == 1 and w.replace("/", "").isdigit()), None)
+        tokens = r.detail.split()
+        figures = next((w.split("/") for w in tokens if w.count("/") == 1 and w.replace("/", "").isdigit()), None)
         recorder.journal.point(
             "verify",
-            {"rung": r.name},
+            {"level": r.name},
             {
                 "reconfig_id": recorder.reconfig_id,
                 "ok": int(r.ok),
@@ -76,7 +76,7 @@ def record_rungs(recorder: Recorder, rungs: Sequence[Rung]) -> list[str]:
                 "seed": r.pairs.seed if r.pairs else None,
             },
         )
-    return [note for r in rungs if r.pairs for note in r.notes]
+    return [note for r in levels if r.pairs for note in r.notes]
 
 
 def record_timeline(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Timeline, trigger: str = "up") -> Figures:
@@ -198,6 +198,6 @@ def _circuit_points(recorder: Recorder, goal: Target) -> None:
                     "loss_db": circuit.loss_db,
                 },
             )
-    for device, gone in goal.change.removed.items():
-        for x in sorted(gone, key=sort_key):
+    for device, ended in goal.change.removed.items():
+        for x in sorted(ended, key=sort_key):
             recorder.journal.point("circuit", {"ocs": device, "id": setting_id(x)}, {"circuit": str(x), "state": "removed"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optics import DeviceName, Setting
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.change.context import Context
 from orchestrator.change.snapshot import NONE, before_of, held_of
 from orchestrator.fabric.lightpath import among
@@ -48,11 +48,11 @@ class Unfinished:
 
 
 def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, ...]:
-    """Every run of the slice `key` that did not finish and was not resolved since, newest first."""
+    """Every run of the tenancy `key` that did not finish and was not resolved since, newest first."""
     current, owner = store.current(key), owner_of(key)
     foreign_now = frozenset(s for s, by in store.owners(lab_of(key)).items() if by.owner != owner)
     return tuple(
-        standing(record, *store.journalled(record.id), seen, foreign_now)
+        unfinished_state(record, *store.journalled(record.id), seen, foreign_now)
         for record in store.unfinished(lab_of(key), owner)
         if record.status == "died" or current is None or current.run != record.id
     )
@@ -60,13 +60,13 @@ def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, 
 
 def announce(context: Context, seen: Observation) -> list[str]:
     """Warn the operator, before anything else, of unfinished runs; return the lines."""
-    lines = [line for run in left_behind(context.store, context.slice, seen) for line in run.lines()]
+    lines = [line for run in left_behind(context.store, context.tenancy, seen) for line in run.lines()]
     for line in lines:
         context.recorder.progress.note(line)
     return lines
 
 
-def standing(
+def unfinished_state(
     record: RunRecord,
     before: Any,
     target: Any,
@@ -90,10 +90,10 @@ def standing(
             continue
         old, new, held = was.owned.get(device, NONE), wanted.get(device, NONE), observed[device]
         make, remove = new - among(new, old), old - among(old, new)
-        there, still = among(make, held), among(remove, held)
+        existing, still = among(make, held), among(remove, held)
         if make or remove:
-            done.append(f"{device}: {len(there)}/{len(make)} made, {len(remove) - len(still)}/{len(remove)} removed")
-        missing += _listed(device, "not made", make - there) + _listed(device, "not removed", still)
+            done.append(f"{device}: {len(existing)}/{len(make)} made, {len(remove) - len(still)}/{len(remove)} removed")
+        missing += _listed(device, "not made", make - existing) + _listed(device, "not removed", still)
         kept = among(old, new)
         missing += _listed(device, "lost", kept - among(kept, held))
         if device not in was.others:  # it was not read, so what others made before is not known

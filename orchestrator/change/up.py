@@ -13,18 +13,18 @@ from optics.plan import Plan
 from orchestrator.change.confirm import Confirming, up_to_the_operator
 from orchestrator.change.context import Context
 from orchestrator.change.equalise import equalise_plan
-from orchestrator.change.goal import as_saved, followed, goal_hosts, lacking, rules_sha, settings_word
+from orchestrator.change.goal import as_saved, followed, goal_hosts, is_incomplete, rules_sha, settings_word
 from orchestrator.change.impact import Impact
 from orchestrator.change.left_as_is import stopped, unrecorded
 from orchestrator.change.move import Move
 from orchestrator.change.observe import observe, unneeded
 from orchestrator.change.port_counters import sampled_ports
 from orchestrator.change.report import EqualiseReport, UpReport
+from orchestrator.change.ring_change import RingChange
 from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import Snapshot, found, held_data
-from orchestrator.change.timeline import Figures, Timeline, record_rungs, record_timeline
-from orchestrator.change.turn import Turn
-from orchestrator.change.uplinks import told
+from orchestrator.change.timeline import Figures, Timeline, record_levels, record_timeline
+from orchestrator.change.uplinks import uplinks_notified
 from orchestrator.change.verdict import verdict
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import rules
@@ -44,7 +44,7 @@ from orchestrator.store.records import JobRecord
 from orchestrator.verify.forwarding import pairs_of
 from orchestrator.verify.ladder import check_link, ladder
 from orchestrator.verify.power import Reading, keep
-from orchestrator.verify.report import Rung
+from orchestrator.verify.report import LevelResult
 
 AFTER_S = 0.5
 """Ports are sampled for this long (s) after a job resumed: the report's throughput after a change."""
@@ -60,14 +60,14 @@ class Up:
         self.context, self.plan, self.text, self.confirming = context, plan, text, confirming
         self.asked, self.slots = context.options.asked, context.options.slots
         self.lab, self.hosts = context.session.lab, context.session.hosts
-        self.current = context.store.current(context.slice)
+        self.current = context.store.current(context.tenancy)
         self.before = Snapshot({})
         self.notes: list[str] = []
         self.taken_over = ""
         self.move = Move(context, plan, self.current)
         self.running: JobRecord | None = None
         mode = self.asked.job
-        self.turn = Turn(context, plan.transition, LIVE.get(mode, plan.transition.live), restart=mode == "restart")
+        self.ring_change = RingChange(context, plan.transition, LIVE.get(mode, plan.transition.live), restart=mode == "restart")
 
     async def carry_out(self) -> UpReport:
         """Carry it out. Raises: as `orchestrator.verbs.change.up`."""
@@ -85,7 +85,7 @@ class Up:
             kept_job = self.asked.job == "keep" and self.running is not None
             launch_job = self.asked.launch_job and not kept_job
             # It may refuse: before the store names another owner.
-            await self._choose(goal, launch=launch_job, dark=lacking(self.current, self.lab, seen.settings))
+            await self._choose(goal, launch=launch_job, dark=is_incomplete(self.current, self.lab, seen.settings))
             self._take_over(goal, seen)
             macs = self.hosts.channels.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
@@ -104,11 +104,11 @@ class Up:
             async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
                 await self.move.stage(wanted)
                 drained, longest_s = self.move.drained is not None, self.move.longest_s(goal)
-                await self.turn.prepare(goal, generation, drained=drained, longest_s=longest_s)
+                await self.ring_change.prepare(goal, generation, drained=drained, longest_s=longest_s)
                 async with Impact(self.hosts, context.session.devices) as aftermath:
-                    times = await self.move.switch(goal, wanted, aftermath, self.turn)
+                    times = await self.move.switch(goal, wanted, aftermath, self.ring_change)
                     await aftermath.settle()
-                    rungs = await self._verify(goal, times)
+                    levels = await self._verify(goal, times)
                     times.verified_ns = time.monotonic_ns()
                     times.power, times.crossed = aftermath.power, aftermath.crossed(generation)
                     times.lost_bytes = await aftermath.lost_bytes(goal.broken_links)
@@ -126,13 +126,13 @@ class Up:
                         with context.run.step("host", "all", "clear", {"hosts": leaving}):
                             await self.hosts.routes.clear(leaving, own)
         except (Exception, asyncio.CancelledError) as error:
-            await self.turn.give_up()
+            await self.ring_change.give_up()
             if not self.move.touched:
                 context.run.unchanged = True
                 raise
             if self.confirming is not None:
                 self.confirming.give_up()
-            rungs = await self._failed(goal, error)
+            levels = await self._failed(goal, error)
         self._record_up(goal, sha)
         if times.verified_ns:
             self.context.disown_lost(self._now_held(goal, times))
@@ -146,20 +146,20 @@ class Up:
                 if times.resumed_ns and hz:
                     await asyncio.sleep(AFTER_S)
         except asyncio.CancelledError:
-            words, hint = await up_to_the_operator(self.confirming, context)
-            words = f"interrupted: {self.plan.name} {words}; its job was not waited for"
-            context.run.finish("interrupted", 130, words)
-            raise Interrupted(words, hint=hint) from None
+            text, hint = await up_to_the_operator(self.confirming, context)
+            text = f"interrupted: {self.plan.name} {text}; its job was not waited for"
+            context.run.finish("interrupted", 130, text)
+            raise Interrupted(text, hint=hint) from None
         except TestbedError as error:
-            words, hint = await up_to_the_operator(self.confirming, context)
-            error.args = (f"{self.plan.name} {words}; {self.turn.left_as}\n{error}", *error.args[1:])
+            text, hint = await up_to_the_operator(self.confirming, context)
+            error.args = (f"{self.plan.name} {text}; {self.ring_change.left_as}\n{error}", *error.args[1:])
             if self.confirming is not None:
                 error.hint = f"{error.hint}; {hint}" if error.hint else hint
             raise
         figures = record_timeline(recorder, self.lab, goal, self.plan, times, context.verb)
-        turned = await self.turn.report(times.sent_ns, figures)
+        changed = await self.ring_change.report(times.sent_ns, figures)
         await up_to_the_operator(self.confirming, context)
-        ok, total, unasked = pairs_of(rungs)
+        ok, total, unasked = pairs_of(levels)
         writes = sum(o.writes for o in (*self.move.wired.values(), *times.outcomes.values()))
         return UpReport(
             run=context.run.id,
@@ -177,11 +177,11 @@ class Up:
             pairs_total=total,
             pairs_unasked=unasked,
             job=job,
-            notes=(*self.notes, *self.turn.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            notes=(*self.notes, *self.ring_change.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             undo="testbed rollback",
             dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
             equalise=balance,
-            turn=turned,
+            ring_change=changed,
             pause_ms=times.pause_ns / 1e6 if times.pause_ns else None,
         )
 
@@ -192,7 +192,7 @@ class Up:
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""
         context = self.context
-        owned = per_device(context.store.owned(context.slice))
+        owned = per_device(context.store.owned(context.tenancy))
         foreign = context.foreign_settings()
         self.before = found(seen.settings, owned, self.current, seen.hellos, self.running, self.lab, foreign)
         target = {"settings": held_data(goal.wanted), "generation": self.move.generation, "hosts": sorted(wanted)}
@@ -201,7 +201,7 @@ class Up:
     def _record_up(self, goal: Target, sha: str, run: str = "") -> None:
         """Record that the plan is up. run: that brought it up, if another. Raises: Locked - another run has taken the lab."""
         self.context.store.set_current(
-            self.context.slice,
+            self.context.tenancy,
             run or self.context.run.id,
             plan_name=self.plan.name,
             plan_sha=self.plan.sha256,
@@ -228,7 +228,7 @@ class Up:
                 seen.complete()  # one that answered then may be the cause
             as_saved(self.asked.expected, now)
         store = self.context.store
-        owned = store.owned(self.context.slice) | self.context.adopted(seen.settings)
+        owned = store.owned(self.context.tenancy) | self.context.adopted(seen.settings)
         try:
             goal = target(self.plan, self.lab, seen.settings, owned)
             check_placed(self.plan, goal.links)
@@ -258,15 +258,17 @@ class Up:
         """See that the devices have the ports, and decide what becomes of the running job.
 
         Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`, `check_attachments`,
-        `Turn.choose` and `Jobs.make_ready`.
+        `RingChange.choose` and `Jobs.make_ready`.
         """
         await check_ports(self.context.session, goal.change.made)
         self.notes += as_asked(self.running, self.plan, self.asked.job)
         await attachments.check_attachments(
-            self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice)
+            self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.tenancy)
         )
-        await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
-        if self.running is not None and self.turn.decision.kind == "keep" and self.slots is None:  # slots were looked at together
+        await self.ring_change.choose(self.running, self.plan.job if launch else None, dark=dark)
+        if (
+            self.running is not None and self.ring_change.decision.kind == "keep" and self.slots is None
+        ):  # slots were looked at together
             together(self.running, self.plan, self.asked.job)
         if launch and self.plan.job is not None:
             await attachments.check_attachment_hosts(self.plan.job, self.context.session)
@@ -287,13 +289,13 @@ class Up:
         """Devices and hosts are as planned: check the carriers, launch the job if needed, write nothing to any device."""
         ok, _, evidence = await check_link(seen.hellos, self._lit(goal))
         if not ok:
-            words = f"the devices hold {self.plan.name}, but not every port has light:"
-            raise NotVerified("\n".join((words, *evidence)), hint="testbed verify says which side is dark")
+            text = f"the devices hold {self.plan.name}, but not every port has light:"
+            raise NotVerified("\n".join((text, *evidence)), hint="testbed verify says which side is dark")
         self.context.disown_lost(seen.settings)
         if self.current is not None and self.current.plan_sha != self.plan.sha256:  # another job, or only another text
             self.move.generation = self.current.generation
             await self._found(goal, seen, wanted)
-            await self._turn_first()
+            await self._change_rings_first()
             self._record_up(goal, sha)
         elif self.current is not None and self.slots != self.current.up.slots:  # it is like the slot before it
             self.move.generation = self.current.generation
@@ -302,51 +304,51 @@ class Up:
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
         self.notes += ended(job) if self.confirming is None else (*ended(job), "nothing was changed, nothing has to be confirmed")
-        turned = await self.turn.report(0, Figures())
+        changed = await self.ring_change.report(0, Figures())
         writes = balance.writes if balance else 0
         return UpReport(
             run=self.context.run.id,
             plan=self.plan.name,
             lab=self.lab.name,
-            nothing_to_do=not writes and turned is None and (job is None or job.run != self.context.run.id),
+            nothing_to_do=not writes and changed is None and (job is None or job.run != self.context.run.id),
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
             diff=diff(goal.change, self.context.session.traits, self.lab),
             writes=writes,
             job=job,
-            notes=(*self.notes, *self.turn.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            notes=(*self.notes, *self.ring_change.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             equalise=balance,
-            turn=turned,
+            ring_change=changed,
         )
 
     def _lit(self, goal: Target) -> Collection[Link]:
         return goal.links
 
-    async def _turn_first(self) -> None:
+    async def _change_rings_first(self) -> None:
         """No light moves, so the job turns before the plan is recorded: a job that cannot leaves everything as it was."""
         try:
-            await self.turn.finish()
+            await self.ring_change.finish()
         except TestbedError:
-            self.context.run.unchanged = self.turn.record is None or not self.turn.record.spec.turning
+            self.context.run.unchanged = self.ring_change.record is None or not self.ring_change.record.spec.changing
             raise
 
-    async def _verify(self, goal: Target, times: Timeline) -> tuple[Rung, ...]:
+    async def _verify(self, goal: Target, times: Timeline) -> tuple[LevelResult, ...]:
         """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
         session, recorder = self.context.session, self.context.recorder
         with recorder.phase("verify") as phase:
             hellos = await self.hosts.channels.greet(sorted(goal_hosts(goal)))
             fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}  # the other devices are read again
-            job = self.context.store.latest_job(self.context.slice)
+            job = self.context.store.latest_job(self.context.tenancy)
             busy = f"job {job.name} runs" if job is not None and job.ended is None else ""
-            rungs = await ladder(
+            levels = await ladder(
                 session, self.plan, goal.links, goal.circuits, fresh, hellos, keep=self._keep, power=False, busy=busy
             )
-            self.notes += record_rungs(recorder, rungs)
-            if failed := [r for r in rungs if not r.ok]:
+            self.notes += record_levels(recorder, levels)
+            if failed := [r for r in levels if not r.ok]:
                 lines = [f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:12]) for r in failed]
                 raise NotVerified("\n".join(lines), hint="testbed verify repeats the ladder")
-            phase.detail = ", ".join(r.detail for r in rungs if r.name != "map")
-        return rungs
+            phase.detail = ", ".join(r.detail for r in levels if r.name != "map")
+        return levels
 
     def _keep(self, readings: tuple[Reading, ...]) -> None:
         keep(readings, self.context.store, self.context.key, self.context.run.id, self.context.recorder.journal)
@@ -354,21 +356,23 @@ class Up:
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         """Bring the job in line with the plan: an unchanged one keeps running, another one replaces it."""
         context = self.context
-        self.notes += await attachments.adjust(context.session, self.turn.decision, self.running, self.plan.job if launch else None)
-        await self.turn.finish()
-        self.notes += await told(context.session, self.plan.job)
+        self.notes += await attachments.adjust(
+            context.session, self.ring_change.decision, self.running, self.plan.job if launch else None
+        )
+        await self.ring_change.finish()
+        self.notes += await uplinks_notified(context.session, self.plan.job)
         return await context.jobs.ensure(
             context.run.id,
             self.plan.job,
             context.recorder,
             changed=changed,
             launch=launch,
-            restart=self.turn.decision.kind == "restart" or self.asked.job == "restart",
+            restart=self.ring_change.decision.kind == "restart" or self.asked.job == "restart",
             sample=context.sample_hz > 0,
-            spared=context.options.spared,
+            left_out=context.options.left_out,
         )
 
-    async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
+    async def _failed(self, goal: Target, error: BaseException) -> tuple[LevelResult, ...]:
         """Roll everything back that was changed. Raises: always - the error that describes the outcome."""
         context = self.context
         if isinstance(error, Locked):
@@ -377,7 +381,7 @@ class Up:
             raise await stopped(context, self.move, goal, error) from error
         try:
             link_s = self.plan.acceptance.link_up_timeout_s
-            undone = await Rollback(context, self.before, self.move.asked, link_s, self.turn).carry_out()
+            undone = await Rollback(context, self.before, self.move.asked, link_s, self.ring_change).carry_out()
         except StoreFailed as broken:
             raise await unrecorded(context, goal, error, broken) from error
         if self.taken_over:

@@ -10,7 +10,7 @@ from orchestrator import emulated
 from orchestrator.session import Session
 
 
-async def told(session: Session, job: Job | None) -> tuple[str, ...]:
+async def uplinks_notified(session: Session, job: Job | None) -> tuple[str, ...]:
     """Tell the emulated lab that this job's hosts are one job; return what to note if it could not be told.
 
     Nobody tells real switches: what `queue` of their segments says is how their owner configured them. Emulated ones know a job by

@@ -74,22 +74,22 @@ def _one_stream() -> bool:
         return False
 
 
-def silent_words(names: Sequence[str]) -> str:
+def silent_text(names: Sequence[str]) -> str:
     """The list of those that do not answer: `1 does not answer: ocs1`."""
     return f"{len(names)} {'does' if len(names) == 1 else 'do'} not answer: {', '.join(names[:8])}"
 
 
 def unanswered(data: Mapping[str, Json], text: str, silent: Mapping[str, str], hint: str) -> Result | None:
     """The result of a verb that queried devices and hosts, some of which did not answer; `silent`: their names and error codes."""
-    lacking = [name for name, code in silent.items() if code == Missing.code]
+    missing = [name for name, code in silent.items() if code == Missing.code]
     if not silent:
         return None
-    words = f"no password for {', '.join(lacking)}" if lacking else ""
-    if len(lacking) == len(silent):
-        return Result(data, text, Missing.code, Missing.exit_code, words, "testbed doctor", ok=False)
-    unreachable = silent_words([name for name in silent if name not in lacking])
-    words = f"{unreachable}; {words}" if words else unreachable
-    return Result(data, text, Unreachable.code, Unreachable.exit_code, words, hint, ok=False)
+    message = f"no password for {', '.join(missing)}" if missing else ""
+    if len(missing) == len(silent):
+        return Result(data, text, Missing.code, Missing.exit_code, message, "testbed doctor", ok=False)
+    unreachable = silent_text([name for name in silent if name not in missing])
+    message = f"{unreachable}; {message}" if message else unreachable
+    return Result(data, text, Unreachable.code, Unreachable.exit_code, message, hint, ok=False)
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Call:
     pairs: str | None = None
     started: PhaseTime | None = None
     """How long the emulated lab took to start, if this call started it."""
-    said: Container[str] = frozenset()
+    reported: Container[str] = frozenset()
     """Phases and notes that were printed while the engine worked to where the report will be printed too (`2>&1`)."""
 
     @cached_property
@@ -160,7 +160,7 @@ class Call:
         colour = not self.no_color and not os.environ.get("NO_COLOR")
         progress = progress_for(sys.stderr, json=self.json, colour=colour, expected=expected, reworded=self.here)
         if isinstance(progress, Lines) and _one_stream():
-            self.said = progress.said
+            self.reported = progress.reported
         return progress
 
     def here(self, text: str) -> str:
@@ -172,7 +172,9 @@ class Call:
         def chosen(found: re.Match[str]) -> str:
             rest = found[1]
             options = ((self.inventory, "--inventory", r"(?<!\S)(?:--inventory|-i)\b"), (self.owner, "--as", r"--as\b"))
-            added = [f"{name} {shlex.quote(value)} " for value, name, there in options if value and not re.search(there, rest)]
+            added = [
+                f"{name} {shlex.quote(value)} " for value, name, existing in options if value and not re.search(existing, rest)
+            ]
             return f"testbed {''.join(added)}{rest}"
 
         return _COMMAND.sub(chosen, text)
@@ -196,15 +198,13 @@ class Call:
         if not self.yes and (self.json or not (sys.stdin.isatty() and sys.stderr.isatty())):
             raise Usage(f"{self.verb} asks for confirmation, but there is no terminal", hint="add --yes")
 
-    def work(self, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *words: P.args, **options: P.kwargs) -> T:
+    def work(self, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *argv: P.args, **options: P.kwargs) -> T:
         """Run a function of the engine on the chosen inventory with store, progress and deadline."""
-        return self._work(lambda command: verb(command, *words, **options))
+        return self._work(lambda command: verb(command, *argv, **options))
 
-    def work_on_lab(
-        self, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *words: P.args, **options: P.kwargs
-    ) -> T:
+    def work_on_lab(self, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *argv: P.args, **options: P.kwargs) -> T:
         """As `work`; an emulated lab that does not run is started first."""
-        return self._work(lambda command: verb(command, *words, **options), start=True)
+        return self._work(lambda command: verb(command, *argv, **options), start=True)
 
     def _work(self, work: Callable[[Command], Coroutine[Any, Any, T]], *, start: bool = False) -> T:
         settings = self.settings

@@ -13,8 +13,8 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
-from orchestrator.cli.rehearsing import beside, rehearsed_first
-from orchestrator.cli.shared import GuardJobs, Pairs, Restarts, Wait, changed, own_slice, seconds
+from orchestrator.cli.rehearsing import next_to, rehearsed_first
+from orchestrator.cli.shared import GuardJobs, Pairs, Restarts, Wait, changed, own_tenancy, seconds
 from orchestrator.verbs.invoke import is_stopped_lab
 
 Topology = Annotated[
@@ -29,7 +29,7 @@ def _stop_guard(call: Call) -> None:
         return
     from orchestrator.services.guard.process import GUARD
 
-    if (stopped := GUARD.stop(call.settings, own_slice(call))) is not None:
+    if (stopped := GUARD.stop(call.settings, own_tenancy(call))) is not None:
         call.note(f"guard{stopped.of} stopped (pid {stopped.pid})")
 
 
@@ -121,7 +121,7 @@ def _guard_jobs(call: Call, path: Path, guard: bool, jobs: bool, restarts: str |
     if budget is None:
         return ""
     if (call.settings.data_dir / "guard").is_dir():
-        recovers_as(call.settings, own_slice(call), str(budget))
+        recovers_as(call.settings, own_tenancy(call), str(budget))
     return str(budget)
 
 
@@ -131,8 +131,8 @@ def _start_guard(call: Call, run: str, budget: str) -> str:
 
     log = call.settings.run_dir(run) / "guard.jsonl"
     if budget:
-        recovers_as(call.settings, own_slice(call), budget)
-    started = GUARD.start(call.settings, own_slice(call), log, GuardOptions(jobs=bool(budget), restarts=budget))
+        recovers_as(call.settings, own_tenancy(call), budget)
+    started = GUARD.start(call.settings, own_tenancy(call), log, GuardOptions(jobs=bool(budget), restarts=budget))
     return f"  guard      {started}; events in {started.log}"
 
 
@@ -252,7 +252,7 @@ def up(
     rehearsed = rehearsed_first(call, path, options, kept.fingerprint if kept else "") if rehearse else None
     expected = rehearsed.fingerprint if rehearsed else kept.fingerprint if kept else ""
     report = call.work_on_lab(engine.up, path, replace(options, expected=expected))
-    result = changed(report, call) if rehearsed is None else beside(changed(report, call), rehearsed, report, call)
+    result = changed(report, call) if rehearsed is None else next_to(changed(report, call), rehearsed, report, call)
     return replace(result, text=f"{_start_guard(call, report.run, budget)}\n{result.text}") if guard and not dry_run else result
 
 

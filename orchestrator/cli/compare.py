@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.measuring import Tenant, bounded, page_of, progress_of
-from orchestrator.cli.shared import one_of, own_slice, seconds
+from orchestrator.cli.shared import one_of, own_tenancy, seconds
 
 if TYPE_CHECKING:
     from orchestrator.experiments.files.scenario.values import Scenario
@@ -100,7 +100,7 @@ def _measured(call: Call, kept: ComparisonRecord, scenario: Scenario, within_s: 
         return _result(call, kept, True, str(kept.data["left"]), out)
     verbs = {"": Tenant(call)}
     with bounded(kept, verbs, f"testbed experiment compare --resume {kept.name}", leaves=False):
-        whole = Runner(kept, scenario, verbs, lambda words: call.note(f"compare    {words}")).measure(within_s)
+        whole = Runner(kept, scenario, verbs, lambda text: call.note(f"compare    {text}")).measure(within_s)
     return _result(call, kept, whole, leave(kept, verbs), out)
 
 
@@ -121,7 +121,7 @@ def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Pat
         for arm, x in middles.items():
             interval = f"   {LEVEL} % {x.low:.1f} to {x.high:.1f}" if x.low is not None and x.high is not None else ""
             lines.append(f"  {arms[arm]:<{width}} median iteration {x.value:.1f} ms{interval}")
-        lines += [f"  {one.words(arms[first], arms[other])}" for other, one in done.items()]
+        lines += [f"  {one.text(arms[first], arms[other])}" for other, one in done.items()]
     else:
         lines.append("  nothing to compare: each plan needs at least one finished measurement")
     lines += [f"  lab        left {left}", f"  report     {path_text(page)}"]
@@ -144,6 +144,6 @@ def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Pat
 def _ask(call: Call, changes: int) -> None:
     """Ask before a running job is stopped, as every measurement does. Raises: Usage - no terminal to ask on."""
     with call.store() as store:
-        running = store.latest_job(own_slice(call))
+        running = store.latest_job(own_tenancy(call))
     if running is not None and running.ended is None:
         call.confirm(f"Stop job {running.name} and change the lab up to {changes} times?")

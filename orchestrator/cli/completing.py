@@ -59,11 +59,11 @@ taggable = _named(
 )
 
 
-def rungs(incomplete: str) -> list[str]:
+def levels(incomplete: str) -> list[str]:
     """Rungs of the verification ladder."""
-    from orchestrator.verify.rung import RUNGS
+    from orchestrator.verify.level import LEVELS
 
-    return [name for name in RUNGS if name.startswith(incomplete)]
+    return [name for name in LEVELS if name.startswith(incomplete)]
 
 
 def drivers(incomplete: str) -> list[str]:

@@ -104,9 +104,9 @@ def watched(call: Call, find: Callable[[Watch], Design], chains: int = 1) -> Des
             nonlocal shown
             if (now := time.monotonic()) - shown >= PROGRESS_S:
                 shown = now
-                counted = "turn" if chains == 1 else "chains ended:"
-                words = f"{counted} {seen.turn}, best iteration {seconds_text(seen.best_s)}; Ctrl-C takes the best so far"
-                progress.update("search", seen.tried, seen.budget, words)
+                counted = "round" if chains == 1 else "chains ended:"
+                text = f"{counted} {seen.step}, best iteration {seconds_text(seen.best_s)}; Ctrl-C takes the best so far"
+                progress.update("search", seen.tried, seen.budget, text)
             return not stop
 
         before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -191,16 +191,16 @@ def _result(
         data["shared"] = [{"plan": path, "segment": over} for path, over in both]
         for path, over in both:
             call.note(f"{path} also uses {over}; the prediction does not account for its shared uplinks")
-    said = explained(found, lab) if explain else []
-    data |= {"routing": said} if explain else {}
+    lines = explained(found, lab) if explain else []
+    data |= {"routing": lines} if explain else {}
     rates = [lab.segments[switch].link_mbps for switch in switches]
-    text = designtext.text(found, plan["name"], routing=said, predict=predict, ports_mbps=rates)
+    text = designtext.text(found, plan["name"], routing=lines, predict=predict, ports_mbps=rates)
     as_other = f" --as {owner_for(plan['name'], [other.name for other in others.values()])}" if others else ""
     where = f" --inventory {shlex.quote(call.inventory)}" if call.inventory else ""
     hint = "" if out is None else f"testbed up{where} --topology {shlex.quote(str(out))}{as_other}"
     if found.stopped:
-        words = "the search was stopped; this is the best so far" + ("" if out is None else f", and so is {out}")
-        return Result(data, text, "E-INTERRUPTED", 130, words, hint, ok=False)
+        message = "the search was stopped; this is the best so far" + ("" if out is None else f", and so is {out}")
+        return Result(data, text, "E-INTERRUPTED", 130, message, hint, ok=False)
     return Result(data, text, hint=hint)
 
 
@@ -257,7 +257,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         seed: options.Seed = 1,
         backend: options.Backend = "ring-groups",
         hosts: options.Hosts = None,
-        beside: options.Beside = None,
+        neighbour: options.NextTo = None,
         ports: options.Ports = None,
         simplex: options.Simplex = False,
         alpha_us: options.Alpha = options.ALPHA_US,
@@ -291,14 +291,14 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
             raise Usage(f"{call.verb}: no workload given", hint=hint)
         call.inventory = lab or call.inventory
         at = load_lab(call.settings.inventory)
-        there = {str(path): _other(path, at) for path in beside or ()}
+        existing = {str(path): _other(path, at) for path in neighbour or ()}
         wanted = Wanted(
             method,
             rules=one_of(rules, ("paper", "artifact"), "--rules"),  # type: ignore[arg-type]
             seed=seed,
             backend=one_of(backend, BACKENDS, "--backend"),  # type: ignore[arg-type]
             hosts=tuple(host.strip() for host in (hosts or "").split(",") if host.strip()),
-            taken=taken(there),
+            taken=taken(existing),
             ports=ports,
             simplex=simplex,
             alpha_s=alpha_us / 1e6,
@@ -311,13 +311,13 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
             segments=tuple(segment or ()),
             twisted=twisted,
             wavelengths=wavelengths or 0,
-            held=held_by(there, at) if method == METHOD else (),
+            held=held_by(existing, at) if method == METHOD else (),
             schedule=schedule,
         )
         options.check(call, wanted, processes)
         found = _found(call, at, wanted, workload, processes)
-        plan = _document(found, at, there, name, out)
-        result = _result(call, found, at, there, plan, explain=explain, predict=predict, out=out)
+        plan = _document(found, at, existing, name, out)
+        result = _result(call, found, at, existing, plan, explain=explain, predict=predict, out=out)
         return _with_files(result, found, at, plan, svg, export)
 
 

@@ -1,4 +1,4 @@
-"""The verbs of `testbed design` that assess plans and labs: `compare`, `rewire`, `replan`, `slices` and `cost`."""
+"""The verbs of `testbed design` that assess plans and labs: `compare`, `rewire`, `replan`, `partitions` and `cost`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
-from orchestrator.cli.shared import own_slice, write_file
+from orchestrator.cli.shared import own_tenancy, write_file
 
 if TYPE_CHECKING:
     from optics.plan import Plan
@@ -35,7 +35,7 @@ def predicted(call: Call, run: str) -> Result:
     from orchestrator.verbs.profile import count_hops, job_profile, versus
 
     with call.store() as store:
-        job = store.latest_job(own_slice(call))
+        job = store.latest_job(own_tenancy(call))
         record = named(store, job.run if run == "last" and job is not None else run)
     lab = load_lab(call.settings.inventory)
     of_run = (record.id, record.plan_name, record.plan_text, call.settings.run_dir(record.id), lab)
@@ -111,7 +111,7 @@ def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Re
     path, wanted = _plan(call, topology)
     lab = load_lab(call.settings.inventory)
     with call.store() as store:
-        current = store.current(own_slice(call))
+        current = store.current(own_tenancy(call))
     if current is None:
         raise Missing("no plan is up on this lab: there is nothing to compare with", hint=f"testbed up --topology {path}")
     change = call.work(engine.plan, path)
@@ -171,19 +171,19 @@ def replan(
     made = repaired(plan, load_plan(path, lab)[1], lab, failed, host or [])
     write_file(out, made.text)
     avoid = "".join(f" --avoid {port}" for port in made.ports) + (" --avoid PORT, of the failed link" if made.open else "")
-    lines[:0] = [f"  repaired   {words}" for words in made.words]
-    data |= {"out": str(out), "repaired": [*made.words], "avoid": [str(port) for port in made.ports]}
+    lines[:0] = [f"  repaired   {text}" for text in made.message]
+    data |= {"out": str(out), "repaired": [*made.message], "avoid": [str(port) for port in made.ports]}
     return Result(data, "\n".join([*lines, f"Repaired: {plan.name}, in {out}"]), hint=f"testbed up --topology {out}{avoid}")
 
 
 def _sides(option: str, text: str) -> tuple[int, ...]:
     """The sides of an option such as 3x4; none for an empty one. Raises: Usage - it has no such form."""
-    words = text.split("x") if text else []
-    if not all(word.isascii() and word.isdigit() and 1 <= int(word[:5]) <= MOST_SIDE and len(word) < 5 for word in words):
+    tokens = text.split("x") if text else []
+    if not all(word.isascii() and word.isdigit() and 1 <= int(word[:5]) <= MOST_SIDE and len(word) < 5 for word in tokens):
         raise Usage(f"{option} {text}: wanted sides of 1 to {MOST_SIDE} hosts with x between", hint=f"{option} 3x4")
-    if len(words) > MOST_SIDES:
+    if len(tokens) > MOST_SIDES:
         raise Usage(f"{option} {text}: more than {MOST_SIDES} sides", hint=f"{option} 3x4")
-    return tuple(map(int, words))
+    return tuple(map(int, tokens))
 
 
 @verb(
@@ -198,7 +198,7 @@ testbed design slices --slice 4x4 --grid 4x8 --block 2x2 --failures 6     a fail
     more="The hosts form a torus in the order of their names. Optical switches join any of them to a slice (reconfigurable); with "
     "fixed\ncables (static) they must stand beside each other. All counts are exact. The lab is not contacted.",
 )
-def slices(
+def partitions(
     call: Call,
     wanted: Annotated[str, typer.Option("--slice", metavar="SIDES", help="The slice: hosts along each of its sides, as 2x4.")] = "",
     grid: Annotated[
@@ -218,14 +218,14 @@ def slices(
         raise Usage(f"{call.verb}: no slice given", hint="testbed design slices --slice 2x4")
     sides = {option: _sides(option, text) for option, text in (("--slice", wanted), ("--grid", grid), ("--block", block))}
     if odd := [option for option, one in sides.items() if one and len(one) != len(sides["--slice"])]:
-        words = f"{call.verb}: {odd[0]} and --slice have different numbers of sides"
-        raise Usage(words, hint="testbed design slices --slice 2x4 --grid 3x4 --block 1x2")
+        message = f"{call.verb}: {odd[0]} and --slice have different numbers of sides"
+        raise Usage(message, hint="testbed design slices --slice 2x4 --grid 3x4 --block 1x2")
     names = [host.strip() for host in failed.split(",") if host.strip()]
     lab = load_lab(call.settings.inventory)
-    whole = [name for name, host in lab.hosts.items() if host.slice is None]
+    whole = [name for name, host in lab.hosts.items() if host.partition is None]
     if unknown := [host for host in names if host not in whole]:
-        words = f"--failed {failed}: there is no host {unknown[0]}{did_you_mean(unknown[0], whole)}"
-        raise Usage(f"{call.verb}: {words}", hint=f"the hosts: {', '.join(whole)}")
+        message = f"--failed {failed}: there is no host {unknown[0]}{did_you_mean(unknown[0], whole)}"
+        raise Usage(f"{call.verb}: {message}", hint=f"the hosts: {', '.join(whole)}")
     report = found_slices(whole, sides["--slice"], sides["--grid"], sides["--block"], names, failures)
     data = slicetext.data(report)
     if svg is not None:

@@ -31,7 +31,7 @@ Backend = Annotated[
     str, typer.Option("--backend", metavar="KIND", help="Ability of the collective library: single-order, ring-groups, msccl.")
 ]
 Hosts = Annotated[str | None, typer.Option("--hosts", metavar="LIST", help="Hosts in the order of their ranks: gpu01,gpu02.")]
-Beside = Annotated[
+NextTo = Annotated[
     list[Path] | None, typer.Option("--beside", metavar="PLAN", help="Only use hosts that this plan leaves free; may be repeated.")
 ]
 Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Ports to use of each host.")]

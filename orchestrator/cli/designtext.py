@@ -23,7 +23,7 @@ def data(found: Design) -> dict[str, Any]:
         "raised_to_4_bytes": list(found.raised),
         "time_scale": found.time_scale,
         "here": _prediction(found.here),
-        "home": _prediction(found.home) | {"rate_gbps": found.read.workload.rate_gbps},
+        "home": _prediction(found.own) | {"rate_gbps": found.read.workload.rate_gbps},
         "diameter": found.shape.diameter,
         "mean_hops": round(found.shape.mean_hops(), 4),
         "orders": to_json(found.orders),
@@ -63,7 +63,7 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
     joined, rates = ("ports", sorted({*ports_mbps})) if ports_mbps else ("links", [found.link_mbps])
     rate = f"{_range(mbps / found.link_mbps * workload.rate_gbps for mbps in rates)} Gb/s"
     here = f"{_range(rates)} Mb/s"
-    lines.append(f"  predicted  iteration {seconds_text(found.home.iteration_s)} on {joined} of {rate}")
+    lines.append(f"  predicted  iteration {seconds_text(found.own.iteration_s)} on {joined} of {rate}")
     if found.time_scale != 1:
         lines.append(
             f"             iteration {seconds_text(found.here.iteration_s)} on this lab's {joined} of {here}, "
@@ -76,7 +76,7 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
         )
     if predict:
         parts: list[tuple[str, ...]] = [("  ", "compute", "transfers", "all-reduce", "iteration", "busbw")]
-        for where, given in ((rate, found.home), (here, found.here)):
+        for where, given in ((rate, found.own), (here, found.here)):
             seconds = (given.compute_s, given.transfers_s, given.allreduce_s, given.iteration_s)
             parts.append((f"  {where}", *(seconds_text(s) for s in seconds), f"{given.busbw / 1e6:.1f} MB/s"))
         lines += columns(parts)
@@ -84,8 +84,8 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
 
 
 def _range(rates: Iterable[float]) -> str:
-    words = [f"{rate:g}" for rate in rates]
-    return words[0] if len(words) == 1 else f"{words[0]} to {words[-1]}"
+    argv = [f"{rate:g}" for rate in rates]
+    return argv[0] if len(argv) == 1 else f"{argv[0]} to {argv[-1]}"
 
 
 def _bytes(size: float) -> str:
@@ -124,8 +124,8 @@ def profile(report: Profile) -> str:
     total = sum(link.bytes for link in report.links)
     tax = "" if report.tax is None else f", {report.tax:.2f} bytes on links per byte sent"
     took = "" if report.iteration_ms is None else f", iteration {ms_text(report.iteration_ms)}"
-    words = f"{report.job}, {counted(report.iterations, 'iteration')}{took}: {_bytes(total)} per iteration{tax}"
-    return "\n".join([*lines, f"Measured: {words}   run {report.run}"])
+    message = f"{report.job}, {counted(report.iterations, 'iteration')}{took}: {_bytes(total)} per iteration{tax}"
+    return "\n".join([*lines, f"Measured: {message}   run {report.run}"])
 
 
 def rewire(report: Rewiring) -> str:

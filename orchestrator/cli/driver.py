@@ -122,7 +122,7 @@ def matrix(
     names = [name for name in known_drivers() if name in families()]
     with devices_lab(names) as lab:
         subjects = [Subject(lab.devices[name_of(name)], lab.truth(name_of(name))) for name in names]
-        reports = call._run(run_many(subjects, told=lambda subject, found: _tell(call, found, subject.config.driver)))
+        reports = call._run(run_many(subjects, notify=lambda subject, found: _notify(call, found, subject.config.driver)))
     text = table(reports.values())
     if junit:
         kit.write(junit, as_junit(reports.values()))
@@ -131,8 +131,8 @@ def matrix(
         data |= _update(update, {"matrix": text}).data
     failed = [name for name, report in reports.items() if not report.ok]
     if failed:
-        words = f"{counted(len(failed), 'driver')} failed: {', '.join(failed)}"
-        return Result(data, text, "E-NOT-VERIFIED", 7, words, f"testbed devices driver conform {failed[0]}", ok=False)
+        message = f"{counted(len(failed), 'driver')} failed: {', '.join(failed)}"
+        return Result(data, text, "E-NOT-VERIFIED", 7, message, f"testbed devices driver conform {failed[0]}", ok=False)
     return Result(data, text)
 
 
@@ -143,7 +143,7 @@ def _on_emulator(call: Call, driver: str, only: Sequence[str]) -> Report:
 
     with devices_lab([driver]) as lab:
         subject = Subject(lab.devices[name_of(driver)], lab.truth(name_of(driver)))
-        return call._run(_closing(subject, run(subject, chosen(subject, only), lambda found: _tell(call, found))))
+        return call._run(_closing(subject, run(subject, chosen(subject, only), lambda found: _notify(call, found))))
 
 
 def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequence[str]) -> Report:
@@ -167,17 +167,17 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
     truth = Truth(labproc.state_dir(settings.inventory) / "control.sock", name) if emulated else None
     subject = Subject(config, truth)
 
-    async def agreed(words: str) -> None:
+    async def agreed(text: str) -> None:
         if emulated and not subject.foreign:
             return
-        call.note(f"next: {words}" + ("; and faults of all kinds" if emulated else ""))
+        call.note(f"next: {text}" + ("; and faults of all kinds" if emulated else ""))
         call.confirm("Continue?")
 
     async def checked(store: Store) -> Report:
         async with holding(
             lab, Command(Silent(), store, settings), Scope(devices=frozenset({name})), "devices driver conform", name
         ):
-            return await _closing(subject, run_on_hardware(subject, agreed, lambda found: _tell(call, found), tuple(only)))
+            return await _closing(subject, run_on_hardware(subject, agreed, lambda found: _notify(call, found), tuple(only)))
 
     with call.store() as store:
         return call._run(checked(store))
@@ -210,35 +210,35 @@ def _known(only: Sequence[str]) -> None:
             raise Usage(f"there is no check {name!r}{did_you_mean(name, names)}", hint="--help")
 
 
-def _tell(call: Call, found: Found, driver: str = "") -> None:
+def _notify(call: Call, found: Found, driver: str = "") -> None:
     """Print one line per check as it ends."""
     from conformance.run import Verdict
     from optics.plain import seconds_text
 
     mark = {Verdict.PASSED: "ok  ", Verdict.FAILED: "FAIL", Verdict.NOT_TRIED: "-   "}[found.verdict]
     whose = f"{driver:<18} " if driver else ""
-    call.note(f"  {mark} {whose}{found.check.name:<34} {seconds_text(found.seconds):>8}   {found.words or found.check.sentence}")
+    call.note(f"  {mark} {whose}{found.check.name:<34} {seconds_text(found.seconds):>8}   {found.message or found.check.sentence}")
 
 
 def _result(call: Call, report: Report, *, part: bool = False) -> Result:
     """The result of a run. part: of some checks only, so that the others are not listed and there is no row of the matrix."""
-    from conformance.present import MATRIX_HEAD, as_json, markdown, matrix_row, standings
+    from conformance.present import MATRIX_HEAD, as_json, markdown, matrix_row, statuses
     from orchestrator.cli.text import columns, paint
 
     tones = {"confirmed": "green", "not confirmed": "red", "not tried": "yellow"}
-    rows = [row for row in standings(report) if not part or row[1] != "not tried"]
+    rows = [row for row in statuses(report) if not part or row[1] != "not tried"]
     lines = [f"{report.driver} on {report.device}: {report.identity}"]
-    lines += columns((f"  {name}", paint(standing, tones[standing], call.colour), means) for name, standing, means in rows)
+    lines += columns((f"  {name}", paint(status, tones[status], call.colour), means) for name, status, means in rows)
     if report.emulated and not part:
         lines += ["", markdown(MATRIX_HEAD, [matrix_row(report)])]
     data: Any = as_json(report)
     if report.ok:
         return Result(data, "\n".join(lines))
     first = report.failed[0]
-    lines += ["", *(f"FAIL {found.check.name}: {found.check.sentence}\n     {found.words}" for found in report.failed)]
-    words = f"{len(report.failed)} of {counted(len(report.results), 'check')} failed"
+    lines += ["", *(f"FAIL {found.check.name}: {found.check.sentence}\n     {found.message}" for found in report.failed)]
+    text = f"{len(report.failed)} of {counted(len(report.results), 'check')} failed"
     again = f"testbed devices driver conform {report.driver} --only {first.check.name}"
-    return Result(data, "\n".join(lines), "E-NOT-VERIFIED", 7, words, again, ok=False)
+    return Result(data, "\n".join(lines), "E-NOT-VERIFIED", 7, text, again, ok=False)
 
 
 def _abilities(driver: str) -> list[str]:

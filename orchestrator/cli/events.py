@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from optics.plain import printable
 from orchestrator.cli.call import Usage
-from orchestrator.files.atomic import own_way
+from orchestrator.files.atomic import check_links
 
 if TYPE_CHECKING:
     from orchestrator.results import Json
@@ -26,7 +26,7 @@ class EventPrinter:
         self._log = None
         if log is not None:
             try:
-                own_way(log)
+                check_links(log)
             except OSError as error:
                 raise Usage(f"{verb}: --log {error.strerror}", hint="choose another file") from None
             log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -40,7 +40,7 @@ class EventPrinter:
             return
         at = time.strftime("%H:%M:%S", time.localtime(float(str(event["at"]))))
         try:
-            print(line if self.jsonl else f"{at}  {event['event']!s:<13} {printable(str(event['words']), keep='')}", flush=True)
+            print(line if self.jsonl else f"{at}  {event['event']!s:<13} {printable(str(event['message']), keep='')}", flush=True)
         except BrokenPipeError:  # the reader has gone; the verb keeps running
             self.silent = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

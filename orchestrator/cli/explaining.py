@@ -58,9 +58,9 @@ def against_planner(found: Design, lab: Lab) -> list[str]:
     longer = sum(any(len(path) > short[pair] for path in paths) for pair, paths in host_paths.items())
     heavy = len(host_paths) - len(light)
     how = f"up to {PATHS} shortest paths" if rules == "paper" else "one path drawn by the seed"
-    words = f"TopoOpt's routing ({rules}): {len(light)} pairs by strides (coin change), {heavy} by {how}; "
-    words += f"hosts use only these between {same} of {len(host_paths)} pairs, and longer ones between {longer or 'none'}"
-    lines = [words]
+    text = f"TopoOpt's routing ({rules}): {len(light)} pairs by strides (coin change), {heavy} by {how}; "
+    text += f"hosts use only these between {same} of {len(host_paths)} pairs, and longer ones between {longer or 'none'}"
+    lines = [text]
     if light:
         can = (
             "depend on the destination only, so that next hops can express them" if coins.by_destination else "depend on the source"
@@ -83,15 +83,15 @@ def divided(found: Design) -> list[str]:
         return []
     total = sum(map(sum, size.values()))
     several = sum(sum(parts) for parts in size.values() if len(parts) > 1) / total
-    words = f"transfers: {several:.0%} of the bytes use several paths, divided over lanes to minimise the load of the fullest link"
+    text = f"transfers: {several:.0%} of the bytes use several paths, divided over lanes to minimise the load of the fullest link"
     if found.shape.n <= MOST_RANKS and not found.found.segments:
-        loads = pair_loads([PairFlow(one.bytes, (one.way,)) for one in found.transfers], [(1.0,)] * len(found.transfers))
+        loads = pair_loads([PairFlow(one.bytes, (one.path,)) for one in found.transfers], [(1.0,)] * len(found.transfers))
         mp = np.zeros((found.shape.n, found.shape.n))
         for pair, parts in size.items():
             mp[pair] = sum(parts)
         least, _ = fullest(found.shape, mp)
-        words += f"; divided over all paths it would carry {least / max(loads.values()):.0%} of that"
-    return [words]
+        text += f"; divided over all paths it would carry {least / max(loads.values()):.0%} of that"
+    return [text]
 
 
 def scheduled(found: Design, lab: Lab) -> list[str]:

@@ -49,7 +49,7 @@ _OF_ONE_KIND = {"db": "extra-loss", "db_per_hour": "drift", "limit": "login-limi
 _DEFAULTS = {"after": 0, "probability": 1.0, "at_s": 0.0}
 
 
-def _says_something(kind: str, field: str, value: object) -> bool:
+def _reports_something(kind: str, field: str, value: object) -> bool:
     """Whether to show a field of a fault: it has no column of its own, is set, and applies to its kind."""
     if field in ("number", "kind", "state", "fired") or value is None or _DEFAULTS.get(field) == value:
         return False
@@ -146,8 +146,8 @@ def add(
     except Missing as error:  # the lab says what is wrong with the request
         where = "the faults and what each takes: docs/how-to/inject-faults.md; the options: testbed lab fault add --help"
         raise Missing(str(error), hint=error.hint or where) from None
-    words = f"{kind} added, number {number}" if number else f"{kind} has occurred"
-    return Result({"device": name, "kind": kind, "number": number}, f"{name:<8} {words}")
+    text = f"{kind} added, number {number}" if number else f"{kind} has occurred"
+    return Result({"device": name, "kind": kind, "number": number}, f"{name:<8} {text}")
 
 
 @verb(
@@ -172,7 +172,7 @@ def list_(
             str(fault["number"]),
             fault["kind"],
             f"{fault['state']}, fired {counted(fault['fired'], 'time')}",
-            " ".join(f"{k}={v}" for k, v in fault.items() if _says_something(fault["kind"], k, v)),
+            " ".join(f"{k}={v}" for k, v in fault.items() if _reports_something(fault["kind"], k, v)),
         )
         for name, armed in faults.items()
         for fault in armed

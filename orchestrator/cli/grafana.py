@@ -97,9 +97,9 @@ def push(
     lines += [f"  {uid:<24} {grafana.url}{page}" for uid, page in done.pages.items()]
     lines.append(f"  data source {provisioning.SOURCE_UID}: {sources[done.source]}")
     data: dict[str, Json] = {"grafana": done.version, "dashboards": dict(done.pages), "data_source": done.source}
-    if done.source_said:
-        lines.append(f"  the data source does not work: {done.source_said}")
-    data["data_source_said"] = done.source_said
+    if done.source_answer:
+        lines.append(f"  the data source does not work: {done.source_answer}")
+    data["data_source_answer"] = done.source_answer
     return Result(data, "\n".join(lines))
 
 

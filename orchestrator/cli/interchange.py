@@ -56,8 +56,8 @@ def import_(
     if file is None:
         raise Usage(f"{call.verb}: no file given", hint=f"testbed {call.verb} topology.graphml --out plan.json")
     if name and plan_name(name) != name:
-        words = f"{call.verb}: --name {name}: wanted letters, digits, '.', '_' and '-', at most 63"
-        raise Usage(words, hint=f"--name {plan_name(name)}")
+        message = f"{call.verb}: --name {name}: wanted letters, digits, '.', '_' and '-', at most 63"
+        raise Usage(message, hint=f"--name {plan_name(name)}")
     lab = load_lab(call.settings.inventory)
     try:
         data = bytes_of(file)
@@ -73,14 +73,14 @@ def import_(
     if out is not None:
         write_file(out, found.text)
     links = found.plan["links"]
-    one_way = sum("kind" in link for link in links)
+    one_direction = sum("kind" in link for link in links)
     switches = [segment["name"] for segment in found.plan.get("segments", ())]
     pairs = ", ".join(f"{node} is {host}" for node, host in found.hosts.items() if node != host)
     lines = [
         f"  read       {graph.kind}: {counted(len(graph.nodes), 'node')}, {counted(len(graph.wires), 'link')}",
         f"  hosts      {len(found.hosts)}" + (f": {pairs}" if pairs else ", as the file names them"),
         f"  links      {len(links)}"
-        + (f", {one_way} of one direction (--duplex: of both)" if one_way else "")
+        + (f", {one_direction} of one direction (--duplex: of both)" if one_direction else "")
         + f"; the file names {found.named} of their {2 * len(links)} ports",
         *([f"  switches   {', '.join(switches)}"] if switches else []),
         f"Imported: {called}" + ("" if out is None else f", in {out}"),
@@ -129,7 +129,7 @@ def export(
     text, left = written.containerlab(read, lab, image)
     write_file(containerlab, text)
     lines = [
-        *(f"  left out   {words}" for words in left),
+        *(f"  left out   {text}" for text in left),
         f"Exported: {read.name}, {counted(len(read.hosts), 'host')}, in {containerlab}",
     ]
     data_: dict[str, Any] = {

@@ -72,11 +72,11 @@ def diagnose(call: Call, no_traffic: Annotated[bool, typer.Option("--no-traffic"
     report = call.work(engine.job_diagnose, traffic=not no_traffic)
     verdict, text = report.verdict, diagnosistext.text(report)
     if verdict.wrong:
-        words = f"{verdict.component}: {verdict.kind}"
-        return Result(report.to_json(), text, "E-FAULT-FOUND", 8, words, verdict.next_command, ok=False)
+        message = f"{verdict.component}: {verdict.kind}"
+        return Result(report.to_json(), text, "E-FAULT-FOUND", 8, message, verdict.next_command, ok=False)
     if verdict.kind == "unknown":
-        words = "it cannot be told which component is at fault"
-        return Result(report.to_json(), text, "E-CANNOT-TELL", 8, words, verdict.next_command, ok=False)
+        message = "it cannot be told which component is at fault"
+        return Result(report.to_json(), text, "E-CANNOT-TELL", 8, message, verdict.next_command, ok=False)
     return Result(report.to_json(), text, hint=verdict.next_command)
 
 
@@ -123,9 +123,9 @@ def env(
         raise Usage("job env: --rank, --srun, --mpirun and --torchrun exclude each other")
     found = call.work(engine.job_env)
     lines = {"srun": by_hand.srun, "mpirun": by_hand.mpirun, "torchrun": by_hand.torchrun}
-    said = lines[chosen[0]](found) if chosen else by_hand.exports(found, rank)
+    reports = lines[chosen[0]](found) if chosen else by_hand.exports(found, rank)
     data = found.to_json()
-    return Result({**data, "lines": [*said]} if chosen else data, "\n".join(said), verbatim=True)
+    return Result({**data, "lines": [*reports]} if chosen else data, "\n".join(reports), verbatim=True)
 
 
 @verb(

@@ -88,7 +88,7 @@ def record(
     source: Annotated[str, typer.Option("--source", metavar="TEXT", help="Where the device comes from.")] = "",
 ) -> Result:
     from conformance.transcript import Recorder
-    from drivers.link.tap import listening
+    from drivers.link.recorder import listening
     from drivers.registry import open_device
     from orchestrator import emulated as labproc
     from orchestrator.session import load_lab
@@ -108,8 +108,8 @@ def record(
     )
     write(out, text)
     grade = " (recorded from an emulator, so not evidence: grade constructed)" if emulated else ""
-    words = f"{out}: {counted(recorder.exchanges, 'question')}{grade}"
-    return Result({"file": str(out), "questions": recorder.exchanges, "asked": list(asked)}, words)
+    message = f"{out}: {counted(recorder.exchanges, 'question')}{grade}"
+    return Result({"file": str(out), "questions": recorder.exchanges, "asked": list(asked)}, message)
 
 
 @verb(

@@ -74,7 +74,7 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: Fr
     else:
         started = labproc.start_emulated_lab(inventory, timeout_s)
     about = labproc.ask(inventory, "status")
-    words = "already running" if started.already else f"started in {seconds_text(started.seconds)}"
+    message = "already running" if started.already else f"started in {seconds_text(started.seconds)}"
     data: dict[str, Json] = {
         "pid": started.pid,
         "seconds": started.seconds,
@@ -82,7 +82,7 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: Fr
         "state_dir": str(started.state_dir),
         "inventory": str(inventory),
     }
-    text = f"lab      {labproc.about(about)} {words}, pid {started.pid}, log {path_text(started.state_dir / 'lab.log')}"
+    text = f"lab      {labproc.about(about)} {message}, pid {started.pid}, log {path_text(started.state_dir / 'lab.log')}"
     if inventory.resolve() == call.settings.inventory.resolve():
         return Result(data, text)
     call.inventory = str(inventory)  # the next command is for this lab
@@ -135,25 +135,25 @@ def status(call: Call, driver: Driver = None) -> Result:
         again = f"testbed lab start --driver {' --driver '.join(driver)}" if driver else "testbed lab start"
         return Result({"running": False, "emulated": True} | listed_too, text, hint=again)
     about = labproc.ask(inventory, "status")
-    glass = labproc.ask(inventory, "glass")
+    light = labproc.ask(inventory, "light")
     about.pop("ok", None)
-    lit = glass["glass"]
+    lit = light["light"]
     lines = [f"lab      {labproc.about(about)}, pid {about.get('pid', '-')}"]
     at = {name: device["address"] for name, device in about["devices"].items()}
     kind = {name: device["driver"] for name, device in about["devices"].items()}
-    lines += columns((f"  {name}", lit_words(kind[name], each), at[name]) for name, each in lit.items())
-    lines += columns(functions_words(name, each) for name, each in about.get("functions", {}).items())
+    lines += columns((f"  {name}", lit_text(kind[name], each), at[name]) for name, each in lit.items())
+    lines += columns(functions_text(name, each) for name, each in about.get("functions", {}).items())
     dark = [name for name, host in about["hosts"].items() if not host["sshd"]]
     if dark:
         lines.append(f"  no sshd  {listed(dark)}")
     cut = [*(cable["name"] for kind in ("fibres", "trunks") for cable in about[kind] if cable["cut"]), *about["unplugged"]]
     if cut:
         lines.append(f"  cut      {listed(cut)}")
-    data: dict[str, Json] = {"running": True, "emulated": True, "lab": about, "glass": lit}
+    data: dict[str, Json] = {"running": True, "emulated": True, "lab": about, "light": lit}
     return Result(data | listed_too, "\n".join([*lines, *also]))
 
 
-def functions_words(segment: str, about: Mapping[str, Any]) -> tuple[str, str, str]:
+def functions_text(segment: str, about: Mapping[str, Any]) -> tuple[str, str, str]:
     """What the functions of a packet switch are and who uses them."""
     if not about["running"]:
         return f"  {segment}", f"functions: {about['error']}", ""
@@ -163,7 +163,7 @@ def functions_words(segment: str, about: Mapping[str, Any]) -> tuple[str, str, s
     return f"  {segment}", f"{', '.join(about['functions'])}: {used}{lost}", f"{about['address']}:{about['port']}"
 
 
-def lit_words(driver: str, lit: Sequence[object]) -> str:
+def lit_text(driver: str, lit: Sequence[object]) -> str:
     """How many cross-connects of a device carry light, or wavelengths of a wavelength-selective switch."""
     from drivers.registry import driver_class, known_drivers
     from optics.plain import counted

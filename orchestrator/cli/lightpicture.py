@@ -60,14 +60,14 @@ def history(changes: Sequence[LossChange], colour: bool) -> list[str]:
     for c in changes:
         since = datetime.fromtimestamp(c.since).strftime("%Y-%m-%d %H:%M")
         rows.append(
-            (c.circuit, str(c.measurements), since, f"{c.first_db:.2f}", f"{c.latest_db:.2f}", f"{c.change_db:+.2f}", said(c))
+            (c.circuit, str(c.measurements), since, f"{c.first_db:.2f}", f"{c.latest_db:.2f}", f"{c.change_db:+.2f}", reported(c))
         )
     lines = [f"  {line}" for line in columns(rows)]
     tones = [None, *("red" if c.certain else "yellow" if c.beyond else None for c in changes)]
     return [paint(line, tone, colour) if tone else line for line, tone in zip(lines, tones, strict=True)] if changes else []
 
 
-def said(c: LossChange) -> str:
+def reported(c: LossChange) -> str:
     """The assessment of a change of loss, in words."""
     if c.certain:
         return f"beyond repeatability (+-{c.repeatability_db:g} dB) and the meters (+-{c.meter_db:g} dB)"
@@ -106,11 +106,11 @@ def svg(report: PowerReport) -> str:
         x = left + c.expected_db / longest * _PLOT
         parts.append(f'<line x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{y + 20}" stroke="black" stroke-width="2"/>')
         if c.lost:
-            words, tone = "dark", _LOST
+            text, tone = "dark", _LOST
         elif c.out_dbm is None:
-            words, tone = "no meter", _AXIS
+            text, tone = "no meter", _AXIS
         else:
-            words, tone = f"{c.out_dbm:.1f} dBm, margin {_number(c.margin_db, '+.1f')} dB", "black"
-            words += f", attenuated {c.attenuation_db:.1f} dB" if c.attenuation_db else ""
-        parts.append(f'<text x="{left + _PLOT + 12}" y="{y + 14}" fill="{tone}">{escape(words)}</text>')
+            text, tone = f"{c.out_dbm:.1f} dBm, margin {_number(c.margin_db, '+.1f')} dB", "black"
+            text += f", attenuated {c.attenuation_db:.1f} dB" if c.attenuation_db else ""
+        parts.append(f'<text x="{left + _PLOT + 12}" y="{y + 14}" fill="{tone}">{escape(text)}</text>')
     return "\n".join([*parts, "</svg>", ""])

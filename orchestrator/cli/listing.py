@@ -103,4 +103,4 @@ def help_text() -> str:
 
 def _section(heading: str, rows: Mapping[str, str]) -> str:
     wide = max(map(len, rows)) if heading == "Options" else max(map(len, VERBS))
-    return f"\n{heading}:\n" + "".join(f"  {name:<{wide}}  {words}\n" for name, words in rows.items())
+    return f"\n{heading}:\n" + "".join(f"  {name:<{wide}}  {text}\n" for name, text in rows.items())

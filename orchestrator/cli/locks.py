@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def _reason(text: str) -> str:
-    if not text.isprintable() or len(text) > MOST_WORDS:
+    if not text.isprintable() or len(text) > MOST_CHARACTERS:
         raise Usage(
-            f"--reason: must be one line of printable text, at most {MOST_WORDS} characters", hint='--reason "hands in rack"'
+            f"--reason: must be one line of printable text, at most {MOST_CHARACTERS} characters", hint='--reason "hands in rack"'
         )
     return text
 
 
-MOST_WORDS = 500
+MOST_CHARACTERS = 500
 """Characters of a reason, which is shown in tables, status and error messages."""
-Reason = Annotated[str, typer.Option("--reason", metavar="WORDS", help="Why; shown to others.", callback=_reason)]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; shown to others.", callback=_reason)]
 Steal = Annotated[
     bool, typer.Option("--steal", help="Allow another owner's, by its exact ID; needs --reason and is logged in the audit.")
 ]
@@ -55,7 +55,7 @@ def _data(lock: Lock) -> dict[str, Json]:
     data = cast("dict[str, Json]", to_json(lock))
     for internal in ("process", "seq", "asked", "ended"):
         del data[internal]
-    return data | {"scope": cast("Json", lock.scope.to_data()), "words": str(lock.scope)}
+    return data | {"scope": cast("Json", lock.scope.to_data()), "message": str(lock.scope)}
 
 
 def _table(live: Sequence[Lock]) -> str:
@@ -254,7 +254,7 @@ def _take_hosts(call: Call, reason: str) -> Result:
     text = "No host rejects runs of this store"
     if report.hosts:
         text = f"{len(report.hosts)} hosts will accept the next run, whose token will be above {report.token}"
-    text += "".join(f"\n  not checked: {words}" for words in report.silent.values())
+    text += "".join(f"\n  not checked: {text}" for text in report.silent.values())
     return Result(report.to_json(), text)
 
 
@@ -275,8 +275,8 @@ def _tag(call: Call, subject: str, reason: str) -> Result:
     with _locks(call) as (lab, locks):
         place = place_of(subject, lab)
         made = Tagouts(locks.store, locks.lab, locks.who).set(subject, reason)
-        there = of_ports(lab, place.ports) | Scope(frozenset(p.host for p in place.host_ports), devices=place.devices)
-        busy = [one for one in locks.listed() if one.kind == "run" and one.state == "active" and one.scope.overlaps(there)]
+        existing = of_ports(lab, place.ports) | Scope(frozenset(p.host for p in place.host_ports), devices=place.devices)
+        busy = [one for one in locks.listed() if one.kind == "run" and one.state == "active" and one.scope.overlaps(existing)]
     hint = f"do not work there until this run has ended: {busy[0]}" if busy else f"testbed tagout remove {made.id}"
     data: dict[str, Json] = {"tagout": to_json(made), "busy": cast("Json", [_data(one) for one in busy])}
     return Result(data, f"{made}", hint=hint)
@@ -287,5 +287,5 @@ def _untag(call: Call, name: str, steal: bool, reason: str) -> Result:
     from orchestrator.store.tagouts import Tagouts
 
     with _locks(call) as (_, locks):
-        gone = Tagouts(locks.store, locks.lab, locks.who).remove(name, steal=steal, why=reason)
-    return Result({"removed": to_json(gone)}, "\n".join(f"Removed: {tag}" for tag in gone))
+        ended = Tagouts(locks.store, locks.lab, locks.who).remove(name, steal=steal, why=reason)
+    return Result({"removed": to_json(ended)}, "\n".join(f"Removed: {tag}" for tag in ended))

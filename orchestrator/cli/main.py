@@ -198,8 +198,8 @@ def _show(result: Result, as_json: bool) -> None:
         print(text if result.verbatim else _fitted(text, sys.stdout), flush=True)
     if result.message:
         mark = "" if result.ok else f"{result.code} "
-        said = with_pages(result.message)
-        message = printable(said) if "problems" in result.data else indented(said)
+        reported = with_pages(result.message)
+        message = printable(reported) if "problems" in result.data else indented(reported)
         print(_fitted(f"{mark}{message}", sys.stderr), file=sys.stderr)
     if result.hint:
         print(f"next: {indented(with_pages(result.hint))}", file=sys.stderr)
@@ -229,8 +229,8 @@ def _unwritable(error: OSError) -> int:
     """Report on stderr that output was lost, if that is possible; return the exit code."""
     _drop_output()
     with suppress(OSError):
-        words = f"E-OUTPUT the output cannot be written: {error.strerror}; changes made by the command remain"
-        print(f"{words}\nnext: testbed status", file=sys.stderr, flush=True)
+        text = f"E-OUTPUT the output cannot be written: {error.strerror}; changes made by the command remain"
+        print(f"{text}\nnext: testbed status", file=sys.stderr, flush=True)
     _drop_output()  # of this report too, if stderr is lost as well: Python would end with 120
     return 1
 

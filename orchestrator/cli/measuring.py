@@ -50,11 +50,11 @@ class Tenant:
         from orchestrator.cli.service import begun
         from orchestrator.experiments.files.scenario.values import arm_services
 
-        kind, said = module_of(extension, "service").KIND, []
+        kind, lines = module_of(extension, "service").KIND, []
         for options in arm_services()[extension].options(how):
             found = begun(self._call, kind, options)
-            said.append(found.words if isinstance(found, ServiceNote) else getattr(found, "last", ""))
-        return [words for words in said if words]
+            lines.append(found.message if isinstance(found, ServiceNote) else getattr(found, "last", ""))
+        return [text for text in lines if text]
 
     def end(self, extension: str) -> None:
         """End what `begin` began. It may not run any more, or not have begun."""
@@ -91,19 +91,19 @@ def bounded(kept: ComparisonRecord, verbs: Mapping[str, Tenant], again: str, *, 
     except (KeyboardInterrupt, Interrupted):
         kept.data["left"] = ""
         kept.save()
-        state = f"the lab was left {left_words(kept, verbs)}" if leaves else "the lab was left as it was when stopped"
+        state = f"the lab was left {left_text(kept, verbs)}" if leaves else "the lab was left as it was when stopped"
         raise Interrupted(
             f"{kept.name}: interrupted; {progress_of(kept)} are saved; {state}",
             hint=f"to continue: {again}; to see the state of the lab: testbed status",
         ) from None
     except TestbedError as error:
-        left = "" if isinstance(error, HandsNeeded) else f"; the lab was left {left_words(kept, verbs)}"
+        left = "" if isinstance(error, HandsNeeded) else f"; the lab was left {left_text(kept, verbs)}"
         error.args = (f"{error}\n{kept.name}: {progress_of(kept)} are saved{left}",)
         error.hint = "; ".join(filter(None, (error.hint, f"to continue: {again}")))
         raise
 
 
-def left_words(kept: ComparisonRecord, verbs: Mapping[str, Tenant]) -> str:
+def left_text(kept: ComparisonRecord, verbs: Mapping[str, Tenant]) -> str:
     """Bring the lab to the promised state; return its state in words, also if that failed."""
     from orchestrator.experiments.scenario.runner import leave
 

@@ -48,10 +48,10 @@ MOVED: Mapping[str, str] = {
 """The new place of each old name: a verb, or a verb with its second word or an option of it."""
 
 
-def refuse_moved(words: Sequence[str]) -> None:
+def refuse_moved(argv: Sequence[str]) -> None:
     """Raises: Usage - these words, a verb and what follows it, are a command that has another name now."""
     for old, new in MOVED.items():
         first, _, second = old.partition(" ")
-        options = words[1:] if words[1:2] and words[1].startswith("-") else ()
-        if words[:1] == [first] and (not second or second in (*words[1:2], *options)):
+        options = argv[1:] if argv[1:2] and argv[1].startswith("-") else ()
+        if argv[:1] == [first] and (not second or second in (*argv[1:2], *options)):
             raise Usage(f"`testbed {old}` is now `testbed {new}`", hint=f"testbed {new} --help" if " " in new else f"testbed {new}")

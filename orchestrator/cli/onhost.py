@@ -55,8 +55,8 @@ def on_host(
     code, out, err = run(_host(call, host), command, capture=call.json, timeout_s=limit)
     data: dict[str, Json] = {"host": host, "command": [*command], "exit_code": code, "stdout": out, "stderr": err}
     if code:
-        words = f"{host}: the command exited with {code}" if call.json else ""  # else its own output says why
-        return Result(data, "", "E-COMMAND", code, words, ok=False)
+        text = f"{host}: the command exited with {code}" if call.json else ""  # else its own output says why
+        return Result(data, "", "E-COMMAND", code, text, ok=False)
     return Result(data)
 
 

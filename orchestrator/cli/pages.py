@@ -36,8 +36,8 @@ def with_pages(text: str) -> str:
     import optical_testbed_home
 
     def place(page: re.Match[str]) -> str:
-        there = (optical_testbed_home.HOME if page[0].startswith("extensions/") else home) / page[0]
-        return page[0] if Path(page[0]).is_file() or not there.parent.is_dir() else str(there)
+        existing = (optical_testbed_home.HOME if page[0].startswith("extensions/") else home) / page[0]
+        return page[0] if Path(page[0]).is_file() or not existing.parent.is_dir() else str(existing)
 
     with suppress(TestbedError):
         home = examples_home()

@@ -115,7 +115,7 @@ def _rehearse(call: Call, path: Path, options: UpOptions, *, devices_only: bool)
     report = rehearsing.rehearse(call, path, options, devices_only=devices_only)
     text = rehearsing.text(report, call)
     if not report.failed:
-        return Result(report.to_json(), text, hint=f"testbed up {rehearsing.said(path, options)}")
-    words = f"the change failed on the twin: {report.failed.splitlines()[0]}"
+        return Result(report.to_json(), text, hint=f"testbed up {rehearsing.reported(path, options)}")
+    message = f"the change failed on the twin: {report.failed.splitlines()[0]}"
     hint = "mend what it names, or change the plan; nothing on the lab was touched"
-    return Result(report.to_json(), text, NotVerified.code, NotVerified.exit_code, words, hint, ok=False)
+    return Result(report.to_json(), text, NotVerified.code, NotVerified.exit_code, message, hint, ok=False)

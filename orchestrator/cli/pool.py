@@ -27,12 +27,12 @@ def workers(count: int) -> Iterator[Workers | None]:
         return
     spawn = multiprocessing.get_context("spawn")  # this process may have threads
     pipes = [spawn.Pipe() for _ in range(count)]
-    processes = [spawn.Process(target=_carry_out, args=(there,), daemon=True) for _, there in pipes]
+    processes = [spawn.Process(target=_carry_out, args=(existing,), daemon=True) for _, existing in pipes]
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which they inherit: what Ctrl-C means is decided here
     try:
-        for process, (_, there) in zip(processes, pipes, strict=True):
+        for process, (_, existing) in zip(processes, pipes, strict=True):
             process.start()
-            there.close()
+            existing.close()
     finally:
         signal.signal(signal.SIGINT, before)
     try:

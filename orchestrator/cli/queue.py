@@ -88,7 +88,7 @@ testbed job queue add examples/ring-12.json --for 2h
     more="""
 A workload is designed for when its hosts are known, as by `testbed design`; its job replays the traffic. A job runs for the time
 given at most, then it is stopped with a checkpoint and its circuits are taken down. It may be stopped earlier for another with
---preemptible; it then waits again for the rest of its time. Its slice of the lab has an owner of its own: OWNER.qNUMBER.
+--preemptible; it then waits again for the rest of its time. Its tenancy of the lab has an owner of its own: OWNER.qNUMBER.
 """,
 )
 def add(
@@ -121,11 +121,11 @@ def add(
     with call.store() as store, attentive(str(file)):
         wanted = {"hosts": hosts, "for_s": for_s, "preemptible": preemptible, "method": method, "iterations": iterations}
         job = queue_add(_command(call, store), text, str(file), **wanted)  # type: ignore[arg-type]
-    data: dict[str, Json] = {"number": job.number, "name": job.name, "slice": job.slice, "count": job.count, "for_s": job.for_s}
+    data: dict[str, Json] = {"number": job.number, "name": job.name, "tenancy": job.tenancy, "count": job.count, "for_s": job.for_s}
     hint = f"testbed service start queue, or take it out: testbed job queue drop {job.number}"
     data |= _serve_after(call, f"job {job} was added", hint)
-    words = f"Job {job.number}: {job.name} on {counted(job.count, 'host')} for {hours_text(job.for_s)}, as {job.slice}"
-    return Result(data, words, hint="testbed job queue list --explain")
+    message = f"Job {job.number}: {job.name} on {counted(job.count, 'host')} for {hours_text(job.for_s)}, as {job.tenancy}"
+    return Result(data, message, hint="testbed job queue list --explain")
 
 
 @verb(

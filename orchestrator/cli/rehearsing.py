@@ -19,13 +19,13 @@ FEW = 6
 """Links, pairs and the like that are listed; `--json` has them all."""
 
 
-def said(path: Path, options: UpOptions) -> str:
+def reported(path: Path, options: UpOptions) -> str:
     """The plan and the options that a rehearsal takes as well, as on the command line of `up` and `plan --rehearse`."""
-    words = ["-t", str(path)]
+    argv = ["-t", str(path)]
     for option, values in (("--avoid", options.avoid), ("--adopt", options.adopt)):
-        words += [word for value in values for word in (option, value)]
-    words += ["--job", options.job] if options.job is not None else []
-    return shlex.join(words if options.launch_job else [*words, "--no-job"])
+        argv += [word for value in values for word in (option, value)]
+    argv += ["--job", options.job] if options.job is not None else []
+    return shlex.join(argv if options.launch_job else [*argv, "--no-job"])
 
 
 def rehearse(call: Call, path: Path, options: UpOptions, *, start: bool = False, devices_only: bool = False) -> RehearsalReport:
@@ -55,13 +55,13 @@ def rehearsed_first(call: Call, path: Path, options: UpOptions, expected: str) -
     if report.failed:
         raise NotVerified(
             f"the change failed on the twin of {report.lab}, so it was not made:\n{report.failed}",
-            hint=f"to repeat it: testbed plan --rehearse {said(path, options)}; without --rehearse the change is made anyway",
+            hint=f"to repeat it: testbed plan --rehearse {reported(path, options)}; without --rehearse the change is made anyway",
         )
     call.confirm(f"Make this change on {report.lab}?")
     return report
 
 
-def beside(result: Result, rehearsed: RehearsalReport, report: UpReport, call: Call) -> Result:
+def next_to(result: Result, rehearsed: RehearsalReport, report: UpReport, call: Call) -> Result:
     """The result of `up` with the rehearsed figures beside the measured ones, which are kept with the run."""
     from contextlib import suppress
 
@@ -71,11 +71,11 @@ def beside(result: Result, rehearsed: RehearsalReport, report: UpReport, call: C
     rows = compare_rehearsal(rehearsed, report)
     with suppress(OSError):  # the change is made: that its prediction could not be kept must not fail it
         save_comparison(call.settings.run_dir(report.run), rehearsed, rows)
-    data = {**result.data, "rehearsed": rehearsed.to_json(), "beside": to_json(rows)}
-    return replace(result, data=data, text="\n".join([*beside_lines(rows), result.text]))
+    data = {**result.data, "rehearsed": rehearsed.to_json(), "comparison": to_json(rows)}
+    return replace(result, data=data, text="\n".join([*comparison_lines(rows), result.text]))
 
 
-def beside_lines(rows: Iterable[ComparedFigure]) -> list[str]:
+def comparison_lines(rows: Iterable[ComparedFigure]) -> list[str]:
     """A table: what, as rehearsed, as measured, and by how much it was off."""
     from orchestrator.cli.text import columns, ms_text
 
@@ -111,8 +111,8 @@ def text(report: RehearsalReport, call: Call) -> str:
         lines.append(f"  links      dark longest: {listed(dark, FEW)}")
     if report.cut_off:
         lines.append(f"  cut off    {counted(len(report.cut_off), 'pair')} without a path meanwhile: {listed(report.cut_off, FEW)}")
-    if report.turn is not None and report.turn.stood_ms is not None:
-        lines.append(f"  training   the job stood {ms_text(report.turn.stood_ms)}")
+    if report.ring_change is not None and report.ring_change.paused_ms is not None:
+        lines.append(f"  training   the job stood {ms_text(report.ring_change.paused_ms)}")
     if report.job_change:
         lines.append(f"  job        {report.job_change}")
     if report.stall is not None:
@@ -126,10 +126,10 @@ def text(report: RehearsalReport, call: Call) -> str:
         lines.append(f"  rollback   before the switch: no light moves; after it: {seconds_text(report.back.seconds)}{by}{again}")
     elif report.back is not None:
         lines.append(paint(f"  rollback   FAILED: {report.back.failed.splitlines()[0]}", "red", call.colour))
-    lines += [f"  switching  {name}: {words}" for name, words in report.switching.items()]
+    lines += [f"  switching  {name}: {message}" for name, message in report.switching.items()]
     lines += [paint(f"  by hand    {what}", "red", call.colour) for what in report.left]
     lines += [f"  note       {note}" for note in report.notes]
-    lines += [f"  not shown  {what}" for what in report.lacking]
+    lines += [f"  not shown  {what}" for what in report.missing]
     last = f"Rehearsed in {seconds_text(report.took_s)}: {report.plan}; nothing on {report.lab} was written"
     if report.failed:
         lines.append(paint(f"It failed there: {report.failed.splitlines()[0]}", "red", call.colour))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from optics.plain import counted, seconds_text
 from orchestrator.change.report import DownReport, JobChange, PrewireReport, UpReport
-from orchestrator.change.standstill import stood_text
+from orchestrator.change.standstill import pause_text
 from orchestrator.cli.text import (
     columns,
     expected_ms_text,
@@ -27,21 +27,21 @@ from orchestrator.store.confirmations import Awaiting
 from orchestrator.telemetry.phases import PhaseTime
 from orchestrator.verbs.report import StatusReport
 from orchestrator.verify.report import VerifyReport
-from orchestrator.views.carried import attached_words, lost_words, save_words, sent_words
+from orchestrator.views.carried import attached_text, lost_text, save_text, sent_text
 
 _DETAIL, _LONG = 55, 80
 """Least and greatest width of the details of phases; a longer text moves only its own time out of the column."""
 
 
-def _phases(phases: Iterable[PhaseTime], said: Container[str]) -> list[str]:
-    rows = [(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases if not p.ok or p.name not in said]
+def _phases(phases: Iterable[PhaseTime], lines: Container[str]) -> list[str]:
+    rows = [(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases if not p.ok or p.name not in lines]
     width = max([_DETAIL, *(len(detail) for _, detail, _ in rows if len(detail) <= _LONG)])
     return [phase_line(name, detail, seconds, width) for name, detail, seconds in rows]
 
 
 def _counts(report: PlanReport | UpReport | DownReport) -> str:
-    words = f"{report.kept} kept, {report.removed} broken, {report.made} made"
-    return words + (f", {report.foreign} foreign left alone" if report.foreign else "")
+    text = f"{report.kept} kept, {report.removed} broken, {report.made} made"
+    return text + (f", {report.foreign} foreign left alone" if report.foreign else "")
 
 
 def _diff(diff: Iterable[DeviceDiff], colour: bool) -> list[str]:
@@ -57,9 +57,9 @@ def _diff(diff: Iterable[DeviceDiff], colour: bool) -> list[str]:
         foreign = f" !{len(device.foreign)}" if device.foreign else ""
         lines.append(f"  {device.device:<8} ={len(device.kept)} -{len(device.removed)} +{len(device.made)}{foreign}{dark}")
         for sign, tone, names in (("-", "red", device.removed), ("+", "green", device.made), ("!", "yellow", device.foreign)):
-            beside = max(1, min(6, 110 // (max(map(len, names), default=0) + 2)))  # routes by wavelength are long
-            for start in range(0, len(names), beside):
-                lines.append(paint(f"    {sign} {'  '.join(names[start : start + beside])}", tone, colour))
+            neighbour = max(1, min(6, 110 // (max(map(len, names), default=0) + 2)))  # routes by wavelength are long
+            for start in range(0, len(names), neighbour):
+                lines.append(paint(f"    {sign} {'  '.join(names[start : start + neighbour])}", tone, colour))
     return lines
 
 
@@ -68,15 +68,15 @@ def _segments(report: PlanReport | UpReport) -> list[str]:
 
 
 def up(
-    report: UpReport, colour: bool, started: PhaseTime | None = None, here: Callable[[str], str] = str, said: Container[str] = ()
+    report: UpReport, colour: bool, started: PhaseTime | None = None, here: Callable[[str], str] = str, reports: Container[str] = ()
 ) -> str:
     """The phase table and the last line of `up`.
 
     started: the start of the emulated lab, if `up` started it. here: adds the options that choose the lab to commands in a
-    text. said: phases and notes that were printed before.
+    text. reports: phases and notes that were printed before.
     """
-    lines = _phases([*([started] if started else []), *report.phases], said)
-    lines += [*_segments(report), *(here(note) for note in report.notes if note not in said)]
+    lines = _phases([*([started] if started else []), *report.phases], reports)
+    lines += [*_segments(report), *(here(note) for note in report.notes if note not in reports)]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.dry_run:
@@ -98,8 +98,8 @@ def up(
         lines.append(f"  reach      {report.pairs_ok}/{report.pairs_total} host pairs at planned hop counts{unasked}")
     if report.job is not None:
         lines += [f"  {line}" for line in job(report.job).splitlines()]
-    if report.turn is not None:
-        lines += _turn(report.turn)
+    if report.ring_change is not None:
+        lines += _change_rings(report.ring_change)
     if report.pause_ms is not None and any(p.name == "job" and p.detail.startswith("stopped ") for p in report.phases):
         how_long = f"paused for {seconds_text(report.pause_ms / 1e3)}"
         lines.append(f"  training   {how_long}: the job was stopped and relaunched (up --job keep keeps it running)")
@@ -114,15 +114,17 @@ def up(
     return page([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
 
 
-def _turn(turn: JobChange) -> list[str]:
+def _change_rings(ring_change: JobChange) -> list[str]:
     """How the job came through: `job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms`."""
     lines = []
-    if turn.stood_ms is not None:
-        lines.append(f"  training   {stood_text(turn.stood_ms, turn.dark_ms, turn.commit_ms, turn.mode)}")
-        if turn.before_ms is not None and turn.after_ms is not None:
-            lines[-1] += f"; iteration {turn.before_ms:.0f} -> {turn.after_ms:.0f} ms"
-    if turn.note:
-        lines.append(f"  training   {turn.note.splitlines()[0]}")
+    if ring_change.paused_ms is not None:
+        lines.append(
+            f"  training   {pause_text(ring_change.paused_ms, ring_change.dark_ms, ring_change.commit_ms, ring_change.mode)}"
+        )
+        if ring_change.before_ms is not None and ring_change.after_ms is not None:
+            lines[-1] += f"; iteration {ring_change.before_ms:.0f} -> {ring_change.after_ms:.0f} ms"
+    if ring_change.note:
+        lines.append(f"  training   {ring_change.note.splitlines()[0]}")
     return lines
 
 
@@ -151,9 +153,9 @@ def plan(report: PlanReport, colour: bool) -> str:
     return page([*lines, f"Plan: {report.plan} on {report.lab}: {_counts(report)}{dark}"])
 
 
-def prewire(report: PrewireReport, colour: bool, said: Container[str] = ()) -> str:
-    """The pre-wired circuits, and those left for `up`. said: as for `up`."""
-    lines = [*_phases(report.phases, said), *_diff(report.diff, colour), *(note for note in report.notes if note not in said)]
+def prewire(report: PrewireReport, colour: bool, reports: Container[str] = ()) -> str:
+    """The pre-wired circuits, and those left for `up`. reports: as for `up`."""
+    lines = [*_phases(report.phases, reports), *_diff(report.diff, colour), *(note for note in report.notes if note not in reports)]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     left = f"{counted(report.flips, 'setting')} to make" if report.flips else "nothing to make"
@@ -168,9 +170,9 @@ def prewire(report: PrewireReport, colour: bool, said: Container[str] = ()) -> s
     return page([*lines, f"{paint('Pre-wired', 'green', colour)}: {report.plan}: {done}   run {report.run}"])
 
 
-def down(report: DownReport, colour: bool, here: Callable[[str], str] = str, said: Container[str] = ()) -> str:
-    """The removed and the remaining circuits. here, said: as for `up`."""
-    lines = [*_phases(report.phases, said), *(here(note) for note in report.notes if note not in said)]
+def down(report: DownReport, colour: bool, here: Callable[[str], str] = str, reports: Container[str] = ()) -> str:
+    """The removed and the remaining circuits. here, reports: as for `up`."""
+    lines = [*_phases(report.phases, reports), *(here(note) for note in report.notes if note not in reports)]
     if report.nothing_to_do and report.verb == "rollback":
         return page([*lines, f"Nothing to undo on {report.lab}   run {report.run}"])
     if report.nothing_to_do:
@@ -193,8 +195,8 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     lines = [f"lab      {report.lab} ({path_text(report.inventory)})"]
     if report.loose:
         shown = listed(tuple(name.removeprefix(f"{report.inventory}/") for name in report.loose))
-        words = f"warning  {shown} can be written by every user, who could redirect passwords: chmod -R o-w {report.inventory}"
-        lines.append(paint(words, "yellow", colour))
+        text = f"warning  {shown} can be written by every user, who could redirect passwords: chmod -R o-w {report.inventory}"
+        lines.append(paint(text, "yellow", colour))
     if report.plan:
         since = f", since {when(report.since)}" if report.since is not None else ""
         lines.append(
@@ -208,10 +210,10 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     lines += [f"tagged   {tag}" for tag in report.tagged]
     if report.slots:
         lines.append(f"slots    {report.slots}")
-    lines += [f"{name:<8} {words}" for name, words in report.services.items()]
+    lines += [f"{name:<8} {text}" for name, text in report.services.items()]
     if report.guard:
         lines.append(f"guard    {report.guard}")
-    lines += [f"recovery {words}" for words in report.recoveries[:SHOWN_RECOVERIES]]
+    lines += [f"recovery {text}" for text in report.recoveries[:SHOWN_RECOVERIES]]
     if report.confirm is not None:
         lines.append(paint(f"confirm  {here(awaiting(report.confirm))}", "yellow", colour))
     devices: list[Sequence[str]] = [("device", "", "driver", "owned", "foreign", "missing", "identity")]
@@ -229,9 +231,9 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     ahead = [d for d in report.devices if d.prewired]
     lines += [f"ahead    {d.name}: {len(d.prewired)} pre-wired, dark: {listed(d.prewired, 6)}" for d in ahead]
     for d in report.devices:
-        idle = [f"{setting} ({words})" for setting, words in d.holders.items() if "->" in setting]
+        idle = [f"{setting} ({text})" for setting, text in d.holders.items() if "->" in setting]
         lines += [f"held     {d.name}: ports in use without light: {listed(idle, 6)}"] if idle else []
-        strange = [f"{port} ({words})" for port, words in d.holders.items() if "->" not in port]
+        strange = [f"{port} ({text})" for port, text in d.holders.items() if "->" not in port]
         lines += [f"unknown  {d.name}: ports, which are used for nothing new: {listed(strange, 6)}"] if strange else []
     lines += report.elsewhere
     if report.job is not None:
@@ -240,8 +242,8 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
         first, *rest = run.lines()
         lines += [paint(first, "yellow", colour), *map(here, rest)]
     if report.drift:
-        words = "Differs from the plan:" if report.plan else "No plan is up, but:"
-        lines += [paint(words, "yellow", colour), *(f"  {what}" for what in report.drift)]
+        text = "Differs from the plan:" if report.plan else "No plan is up, but:"
+        lines += [paint(text, "yellow", colour), *(f"  {what}" for what in report.drift)]
     elif report.plan and report.ok:
         stopped = report.job is not None and report.job.state == "stopped"
         lines.append(paint("As planned, but its job is stopped" if stopped else "As planned", "green", colour))
@@ -253,8 +255,8 @@ def awaiting(report: Awaiting) -> str:
     if report.left_s <= 0:
         now = f"your next change first rolls back to {report.to}; to do it now: testbed rollback {report.run}"
         return f"overdue since {when(report.due)}: {now}"
-    words = f"within {seconds_text(report.left_s)}, or it is rolled back to {report.to}: testbed confirm"
-    return words if report.watched else f"{words}; no process watches the deadline: testbed confirm --watch"
+    text = f"within {seconds_text(report.left_s)}, or it is rolled back to {report.to}: testbed confirm"
+    return text if report.watched else f"{text}; no process watches the deadline: testbed confirm --watch"
 
 
 SHOWN_RECOVERIES = 3
@@ -265,28 +267,28 @@ SHOWN = 12
 def verify(report: VerifyReport, colour: bool) -> str:
     """The ladder, one rung per line, with code and evidence below each rung that failed."""
     lines = []
-    for rung in report.rungs:
-        lines.append(f"  {mark(rung.ok, colour)} {phase_line(rung.name, rung.detail, rung.seconds).lstrip()}")
-        if not rung.ok:
-            lines += [f"         {line}" for line in (rung.code, *rung.evidence[:SHOWN])]
-            if len(rung.evidence) > SHOWN:
-                lines.append(f"         ... and {len(rung.evidence) - SHOWN} more (--json has all)")
-        lines += [f"         note: {line}" for line in rung.notes[:SHOWN]]
+    for level in report.levels:
+        lines.append(f"  {mark(level.ok, colour)} {phase_line(level.name, level.detail, level.seconds).lstrip()}")
+        if not level.ok:
+            lines += [f"         {line}" for line in (level.code, *level.evidence[:SHOWN])]
+            if len(level.evidence) > SHOWN:
+                lines.append(f"         ... and {len(level.evidence) - SHOWN} more (--json has all)")
+        lines += [f"         note: {line}" for line in level.notes[:SHOWN]]
     lines += report.notes
-    passed = sum(r.ok for r in report.rungs)
-    return page([*lines, f"{'Verified' if report.ok else 'Not verified'}: {report.plan}, {passed}/{len(report.rungs)} rungs"])
+    passed = sum(r.ok for r in report.levels)
+    return page([*lines, f"{'Verified' if report.ok else 'Not verified'}: {report.plan}, {passed}/{len(report.levels)} rungs"])
 
 
 def job(report: JobStatus) -> str:
     """One job in one or two lines."""
     if report.state == "none":
         return "job        none"
-    words = [f"{report.name}: {report.state}"]
+    argv = [f"{report.name}: {report.state}"]
     if report.ranks:
         several = f" on {counted(report.hosts, 'host')}" if 0 < report.hosts < report.ranks else ""
-        words.append(counted(report.ranks, "rank") + several)
-    words += [word for word in (report.workload, report.backend) if word]
-    line = f"job        {', '.join(words)}"
+        argv.append(counted(report.ranks, "rank") + several)
+    argv += [word for word in (report.workload, report.backend) if word]
+    line = f"job        {', '.join(argv)}"
     if report.iterations:
         line += f"   {counted(report.iterations, 'iteration')}"
         line += f" after iteration {report.resumed_from}" if report.resumed_from else ""
@@ -307,16 +309,16 @@ def job(report: JobStatus) -> str:
     failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
     if failed:
         line += "\n           exit codes: " + ", ".join(f"rank {rank}: {code}" for rank, code in sorted(failed.items()))
-    found = attached_words(report.attached)
-    found += [sent_words(report.sent), lost_words(report.sent)] if report.sent is not None else []
-    found += [save_words(report.saves)] if report.saves is not None else []
+    found = attached_text(report.attached)
+    found += [sent_text(report.sent), lost_text(report.sent)] if report.sent is not None else []
+    found += [save_text(report.saves)] if report.saves is not None else []
     if report.bad_record:
         left_out = (
             f"{counted(report.bad_records, 'line')} of its records left out" if report.bad_records else "its records are not read"
         )
         found.append(f"{left_out}: {report.bad_record}")
-    line += "".join(f"\n           {flat(words)}" for words in found if words)
-    return line + "".join(f"\n           {words}" for words in (*report.late, *report.detail.splitlines()))
+    line += "".join(f"\n           {flat(text)}" for text in found if text)
+    return line + "".join(f"\n           {text}" for text in (*report.late, *report.detail.splitlines()))
 
 
 def logs(report: JobLogs) -> str:

@@ -136,12 +136,12 @@ def _chosen(
         if not found:
             raise Usage("experiment report: no run that changed the lab matches", hint="testbed run list")
         found, others = _of_one_lab(call, found)
-        said = [
+        lines = [
             f"{word} {value}"
             for word, value in (("tag", ", ".join(tags)), ("plan", plan), ("since", since), ("until", until))
             if value
         ]
-        return gather(found, store, settings, f"Campaign: {', '.join(said) or 'all runs'}"), others
+        return gather(found, store, settings, f"Campaign: {', '.join(lines) or 'all runs'}"), others
     if len(run) == 1 and store.get(run[0]) is None and (path := record_file(settings, run[0])) is not None:
         kept = read_record(path)
         runs = [str(word) for slot in kept["slots"] for word in slot.get("runs", ())]
@@ -161,11 +161,11 @@ def _newest(call: Call, store: Store) -> tuple[RunRecord, str]:
     """The lab's newest run that brought a plan up, or tried to; else the newest. Raises: Missing - there are none."""
     from orchestrator.store.runs import named
     from orchestrator.store.verbs import verb_of
-    from orchestrator.views.report.words import stood
+    from orchestrator.views.report.texts import was_up
 
     found, others = _of_one_lab(call, store.history(limit=0))
     lighting = [r for r in found if verb_of(r.verb).plan]
-    return next((r for r in lighting if stood(r)), None) or next(iter(lighting or found), None) or named(store, "last"), others
+    return next((r for r in lighting if was_up(r)), None) or next(iter(lighting or found), None) or named(store, "last"), others
 
 
 def _of_one_lab(call: Call, found: list[RunRecord]) -> tuple[list[RunRecord], str]:

@@ -15,7 +15,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.installed import SCENARIO, scenarios
-from orchestrator.cli.measuring import Tenant, bounded, is_narrow, left_words, page_of, progress_of, slowed_by
+from orchestrator.cli.measuring import Tenant, bounded, is_narrow, left_text, page_of, progress_of, slowed_by
 from orchestrator.cli.shared import seconds
 from orchestrator.experiments.files.scenario.values import LEAST_ROUNDS
 
@@ -211,13 +211,15 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
         call.settings, lab, scenario, kind="reproduce", leave="before" if scenario.lab is None else "down"
     )
 
-    def say(words: str) -> None:
-        call.note(f"reproduce  {words}")
+    def report(text: str) -> None:
+        call.note(f"reproduce  {text}")
 
     takes = minutes(expected_duration_s(scenario, before))
-    words = f"about {takes}, as before" if before.each_s is not None else f"up to {takes}"
+    text = f"about {takes}, as before" if before.each_s is not None else f"up to {takes}"
     most = minutes(float(kept.data["budget_s"]))
-    say(f"{kept.name}: {scenario.title}; {kept.data['least']} rounds take {words}; more until intervals are narrow, {most} at most")
+    report(
+        f"{kept.name}: {scenario.title}; {kept.data['least']} rounds take {text}; more until intervals are narrow, {most} at most"
+    )
     # In a lab of its own, too, each tenant is an owner; on one that is up a single tenant is whoever gave the command.
     many = scenario.lab is not None or len(scenario.tenants) > 1
     verbs = {tenant: Tenant(replace(call, owner=tenant) if many else call) for tenant in scenario.tenants}
@@ -226,7 +228,7 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
         emulated.start_emulated_lab(inventory)
     kept.data["environment"] = environment_fingerprint(lab)
     kept.save()
-    runner = Runner(kept, scenario, verbs, say, lambda ms: own.set_switching_time(inventory, ms), stalls=True, sleep=_sleep)
+    runner = Runner(kept, scenario, verbs, report, lambda ms: own.set_switching_time(inventory, ms), stalls=True, sleep=_sleep)
     runner.share = lambda how: own.share(inventory, how)
     runner.slowed = lambda slot: slowed_by(call, kept, slot)
     if emulated.is_emulated(inventory) and (scenario.lab is None or scenario.lab.priority):
@@ -234,7 +236,7 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     kept.data["environment"]["priority"] = runner.priority is not None
     with bounded(kept, verbs, f"testbed experiment reproduce {scenario.name} --resume {kept.name}", leaves=True):
         runner.measure_rounds(lambda: is_narrow(call, kept))
-    kept.data["left"] = left_words(kept, verbs)
+    kept.data["left"] = left_text(kept, verbs)
     return _result(call, kept, out)
 
 
@@ -247,7 +249,7 @@ def _checked(lab: Lab, scenario: Scenario) -> Result:
     check_arms(lab, scenario)
     found = [predict_comparison(one, scenario.arms, lab) for one in scenario.compared]
     lines = [f"{scenario.name}: {len(scenario.arms)} arms: {', '.join(scenario.arms)}"]
-    lines += columns((f"  {p.compared.name} ({p.compared.role})", f"band {p.compared.band}", p.words) for p in found)
+    lines += columns((f"  {p.compared.name} ({p.compared.role})", f"band {p.compared.band}", p.message) for p in found)
     data: dict[str, Json] = {"name": scenario.name, "arms": [*scenario.arms], "compared": [p.to_json() for p in found]}
     return Result(data, "\n".join(lines))
 
@@ -274,7 +276,7 @@ def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
     keep_outcome(kept, outcome, [one.to_json() for one in judged])
     name = str(kept.data["scenario"]["name"])
     lines = [f"{name}: {outcome}   {kept.name}, {progress_of(kept)}"]
-    lines += columns((f"  {f.compared.name} ({f.compared.role})", f.words) for f in judged)
+    lines += columns((f"  {f.compared.name} ({f.compared.role})", f.message) for f in judged)
     lines += [f"  lab        left {kept.data['left']}", f"  report     {path_text(page)}"]
     data: Mapping[str, Any] = {
         "name": name,

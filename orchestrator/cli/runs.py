@@ -52,14 +52,14 @@ MOST_LISTED = 12
 _OPTION = {"verb": "--verb", "status": "--status", "plan_name": "--plan", "user": "--by"}
 
 
-def _unknown(option: str, value: str, there: set[str]) -> str:
+def _unknown(option: str, value: str, existing: set[str]) -> str:
     """A line that says what runs have instead, if none has this value; empty if one has, which other filters exclude."""
     from optics.plain import did_you_mean, printable
 
-    if value in there:
+    if value in existing:
         return ""
-    listed = ", ".join(sorted(there)[:MOST_LISTED]) + (", ..." if len(there) > MOST_LISTED else "")
-    return f"\n  no run has {option} {printable(value, keep='')}; there are: {listed or 'none'}{did_you_mean(value, there)}"
+    listed = ", ".join(sorted(existing)[:MOST_LISTED]) + (", ..." if len(existing) > MOST_LISTED else "")
+    return f"\n  no run has {option} {printable(value, keep='')}; there are: {listed or 'none'}{did_you_mean(value, existing)}"
 
 
 def _note_lines(notes: Sequence[Note]) -> list[str]:
@@ -167,7 +167,7 @@ def show(
 
     from optics.plain import seconds_text
     from orchestrator.cli import waterfall
-    from orchestrator.cli.rehearsing import beside_lines
+    from orchestrator.cli.rehearsing import comparison_lines
     from orchestrator.cli.text import columns, when
     from orchestrator.experiments.rehearsal.report import load_comparison
     from orchestrator.results import Json, path_text, to_json
@@ -198,8 +198,8 @@ def show(
     lines += _note_lines(notes)
     width = shutil.get_terminal_size((100, 24)).columns
     lines += ["", *waterfall.draw(found, width, unicode=unicode and call.unicode)]
-    beside = load_comparison(directory)
-    for more in (waterfall.reconfig_lines(points), waterfall.iteration_lines(jobs, record.id), beside_lines(beside)):
+    neighbour = load_comparison(directory)
+    for more in (waterfall.reconfig_lines(points), waterfall.iteration_lines(jobs, record.id), comparison_lines(neighbour)):
         lines += ["", *more] if more else []
     states = {state: sum(s.state == state for s in done) for state in ("done", "failed", "doing", "planned")}
     counts = ", ".join(f"{n} {state}" for state, n in states.items() if n)
@@ -218,7 +218,7 @@ def show(
         "parts": [bar_json(b) for b in found if b.kind != "run"],
         "reconfigs": [cast(Json, dict(p.fields)) for p in points if p.measurement == "reconfig"],
         "jobs": to_json(jobs),
-        "beside": to_json(beside),
+        "comparison": to_json(neighbour),
         "steps": to_json(done),
         "journal": str(directory / "telemetry"),
         "trouble": to_json(trouble),
@@ -261,14 +261,14 @@ def note(
     with call.store() as store:
         if not run:
             found = all_tags(store)
-            words = [f"{name}   {counted(number, 'run')}" for name, number in found.items()]
-            return Result({"tags": to_json(dict(found))}, "\n".join(words) or "No tags yet")
+            argv = [f"{name}   {counted(number, 'run')}" for name, number in found.items()]
+            return Result({"tags": to_json(dict(found))}, "\n".join(argv) or "No tags yet")
         chosen = list(dict.fromkeys(named(store, word).id for word in run))
-        said = "" if text is None else check_text(text)
+        message = "" if text is None else check_text(text)
         before = [found for each in notes_of(store, chosen).values() for found in each if found.number in (drop or ())]
         if others := sorted({found.user for found in before} - {call.settings.user}):
             call.confirm(f"Remove a note by {', '.join(others)}?")
-        annotate(store, chosen, call.settings.user, text=said, tags=tag or (), untag=untag or (), drop=drop or ())
+        annotate(store, chosen, call.settings.user, text=message, tags=tag or (), untag=untag or (), drop=drop or ())
         notes, tags = notes_of(store, chosen), tags_of(store, chosen)
     lines = []
     for each in chosen:

@@ -14,7 +14,7 @@ from orchestrator.background.options import TIME, Option, shown
 from orchestrator.background.work import ServiceNote
 from orchestrator.cli.call import Call, Result, verb
 from orchestrator.cli.listing import VERBS
-from orchestrator.cli.shared import Jsonl, one_of, own_lab, own_slice, seconds
+from orchestrator.cli.shared import Jsonl, one_of, own_lab, own_tenancy, seconds
 
 if TYPE_CHECKING:
     from orchestrator.background.kind import Kind
@@ -109,19 +109,19 @@ def _options(kind: Kind[Any], given: Mapping[str, Any], log: Path | None, **more
     return kind.options(**values, log=str(log or ""), **more)
 
 
-def _have(call: Call, function: str, *words: Any, **more: Any) -> Any:
+def _have(call: Call, function: str, *argv: Any, **more: Any) -> Any:
     """What a function of a kind returns: a coroutine function works on the lab, a plain one needs no more than the settings."""
     from orchestrator.background.registry import by_path
 
     found = by_path(function)
-    return call.work(found, *words, **more) if inspect.iscoroutinefunction(found) else found(call.settings, *words, **more)
+    return call.work(found, *argv, **more) if inspect.iscoroutinefunction(found) else found(call.settings, *argv, **more)
 
 
 def key_of_one(call: Call, kind: Kind[Any]) -> str:
     """The key of the caller's one of this kind. Raises: Usage - it is of a server, and none is configured."""
     if kind.of == "server":
         return kind.key(call.settings, "", "")
-    return own_lab(call) if kind.of == "lab" else own_slice(call)
+    return own_lab(call) if kind.of == "lab" else own_tenancy(call)
 
 
 def begun(call: Call, kind: Kind[Any], options: ServiceOptions | None = None) -> ServiceState | ServiceNote:
@@ -134,9 +134,9 @@ def begun(call: Call, kind: Kind[Any], options: ServiceOptions | None = None) ->
 def ended(call: Call, kind: Kind[Any]) -> tuple[ServiceState | None, ServiceNote]:
     """Stop the one that runs, None if none did; and what else there is to report."""
     key = key_of_one(call, kind)
-    if (there := kind.stop(call.settings, key)) is not None:
-        there = kind.read(kind.path(call.settings, key)) or there  # as it left it
-    return there, _have(call, kind.after, there) if kind.after else ServiceNote()
+    if (place := kind.stop(call.settings, key)) is not None:
+        place = kind.read(kind.path(call.settings, key)) or place  # as it left it
+    return place, _have(call, kind.after, place) if kind.after else ServiceNote()
 
 
 def _start(kind: Kind[Any]) -> Callable[..., Result]:
@@ -148,12 +148,12 @@ def _start(kind: Kind[Any]) -> Callable[..., Result]:
         found = begun(call, kind, options)
         data: dict[str, Json] = {"service": kind.name, "started": False, "state": None, "details": {}}
         if isinstance(found, ServiceNote):
-            return Result(data | {"details": dict(found.data)}, found.words, hint=found.hint)
+            return Result(data | {"details": dict(found.data)}, found.message, hint=found.hint)
         data["state"] = to_json(found)
         if before is not None and (before.pid, before.since) == (found.pid, found.since):
-            words = f"The {kind.noun} runs already: {found}"
-            words += "; it keeps the options that it was started with" if options.words() else ""
-            return Result(data, words, hint=f"testbed service stop {kind.name}")
+            message = f"The {kind.noun} runs already: {found}"
+            message += "; it keeps the options that it was started with" if options.text() else ""
+            return Result(data, message, hint=f"testbed service stop {kind.name}")
         text = f"The {kind.noun} was started: {found}; events in {found.log}"
         return Result(data | {"started": True}, text, hint=f"testbed service stop {kind.name}")
 
@@ -173,7 +173,7 @@ def _run(kind: Kind[Any]) -> Callable[..., Result]:
             report = _have(call, kind.work, notify=printer, options=options)
         finally:
             printer.close()
-        return Result(report.to_json(), "" if jsonl else report.words(), verbatim=report.verbatim)
+        return Result(report.to_json(), "" if jsonl else report.text(), verbatim=report.verbatim)
 
     return run
 
@@ -189,18 +189,18 @@ def stop(call: Call, name: Name) -> Result:
     from orchestrator.results import to_json
 
     found = kind(one_of(name, names(), f"testbed {call.verb}"))
-    there, note = ended(call, found)
+    existing, note = ended(call, found)
     data: dict[str, Json] = {
         "service": name,
-        "stopped": there is not None or note.done,
-        "state": to_json(there),
+        "stopped": existing is not None or note.done,
+        "state": to_json(existing),
         "details": dict(note.data),
     }
     text = f"No {found.noun} was running"
-    if there is not None:
-        text = f"The {found.noun}{there.of} was stopped (pid {there.pid}){there.leaves}"
-    hint = note.hint or (f"testbed service start {name}" if there is not None and there.leaves else "")
-    return Result(data, text + (f"; {note.words}" if note.words else ""), hint=hint)
+    if existing is not None:
+        text = f"The {found.noun}{existing.of} was stopped (pid {existing.pid}){existing.leaves}"
+    hint = note.hint or (f"testbed service start {name}" if existing is not None and existing.leaves else "")
+    return Result(data, text + (f"; {note.message}" if note.message else ""), hint=hint)
 
 
 @verb(
@@ -219,10 +219,10 @@ def status(
 
     if name is not None:
         one_of(name, names(), f"testbed {call.verb}")
-    found = [one for one in statuses(call.settings, own_slice(call), own_lab(call)) if name in (None, one.service)]
+    found = [one for one in statuses(call.settings, own_tenancy(call), own_lab(call)) if name in (None, one.service)]
     rows: list[tuple[str, ...]] = [("service", "state", "pid", "since", "trouble", "log")]
     for one in found:
         at = (str(one.pid or ""), when(one.since) if one.since else "")
         rows.append((one.service, one.state, *at, one.trouble, path_text(one.log) if one.log else ""))
-    words = [one.words for one in found if name is not None and one.words]
-    return Result({"services": to_json(found)}, "\n".join([*columns(rows), *words]))
+    argv = [one.message for one in found if name is not None and one.message]
+    return Result({"services": to_json(found)}, "\n".join([*columns(rows), *argv]))

@@ -82,7 +82,7 @@ DESIGN: dict[str, Any] = {
 }
 UP: dict[str, Any] = fields(UpReport) | {"rehearsed?": fields(RehearsalReport), "beside?": list[ComparedFigure]}
 SCOPE = {"everything": bool, "hosts": list[str], "devices": list[str], "ports": list[tuple[str, str]], "owners": list[str]}
-LOCK = fields(Lock, "process", "seq", "asked", "ended", scope=SCOPE, words=str)
+LOCK = fields(Lock, "process", "seq", "asked", "ended", scope=SCOPE, message=str)
 STEP = fields(StepRecord)
 RUN = fields(RunRecord, "plan_text", options=dict[str, Any], tags=list[str], notes=list[Note])
 RESULTS: dict[str, Any] = {"name": str, "folder": str, "parquet": str, "database": str}
@@ -108,13 +108,13 @@ FINDING = {"name": str, "role": str, "found": ({"value": float, "low": float | N
 PREDICTED = {"name": str, "role": str, "band": str, "why": str} | dict.fromkeys(("of", "over", "ratio"), float | None)
 OTHER = {"pid": int, "inventory": str}
 WATCHED = (
-    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots"),
+    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "ring_changes", "trouble", "ranks", "slots"),
     *("services", "carried", "ports", "iterations", "throughput", "log"),
 )
 FABRIC: dict[str, Any] = {"hosts": list[str], "choices": int}
 METHOD = {"name": str, "distribution": str, "object": str, "problem": str}
 DRIVER = {"driver": str, "schemes": list[str], "abilities": list[str], "devices": str}
-CHECK = {"name": str, "sentence": str, "capability": str, "verdict": str, "words": str, "seconds": float}
+CHECK = {"name": str, "sentence": str, "capability": str, "verdict": str, "message": str, "seconds": float}
 CONFORM = {
     "driver": str,
     "device": str,
@@ -218,7 +218,7 @@ DATA: dict[str, Shapes] = {
     "job evict": (UpReport,),
     "job profile": (Profile,),
     "job queue list": (QueueView,),
-    "job queue add": ({"number": int, "name": str, "slice": str, "count": int, "for_s": float, "process?": QueueState | None},),
+    "job queue add": ({"number": int, "name": str, "tenancy": str, "count": int, "for_s": float, "process?": QueueState | None},),
     "job queue drop": ({"number": int, "state": str, "process?": QueueState | None},),
     "host exec": ({"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},),
     "host shell": ({"host": str, "exit_code": int},),
@@ -230,7 +230,7 @@ DATA: dict[str, Shapes] = {
             "parts": list[Bar],
             "reconfigs": list[dict[str, Any]],
             "jobs": list[IterationSummary],
-            "beside": list[ComparedFigure],
+            "comparison": list[ComparedFigure],
             "steps": [STEP],
             "journal": str,
             "trouble": list[str],
@@ -297,13 +297,13 @@ DATA: dict[str, Shapes] = {
     "telemetry export": ({"files": dict[str, int], "trouble": list[str]},),
     "telemetry prune": ({"runs": list[str], "stay": list[Old], "mb": float},),
     "telemetry grafana provision": ({"files": list[str]},),
-    "telemetry grafana push": ({"grafana": str, "dashboards": dict[str, str], "data_source": str, "data_source_said": str},),
+    "telemetry grafana push": ({"grafana": str, "dashboards": dict[str, str], "data_source": str, "data_source_answer": str},),
     "telemetry grafana note": ({"id": int, "time_ms": int, "end_ms": int | None},),
     "lab start": ({"pid": int, "seconds": float, "already": bool, "state_dir": str, "inventory": str, "plan?": str},),
     "lab stop": ({"stopped": bool},),
     "lab status": (
         {"running": Literal[False], "emulated": bool, "others?": [OTHER]},
-        {"running": Literal[True], "emulated": Literal[True], "others?": [OTHER], "lab": Anything, "glass": Any},
+        {"running": Literal[True], "emulated": Literal[True], "others?": [OTHER], "lab": Anything, "light": Any},
     ),
     "lab fault add": ({"device": str, "kind": str, "number": int},),
     "lab fault list": ({"faults": dict[str, list[Anything]], "log": list[Anything]},),

@@ -92,12 +92,12 @@ def require_running_lab(inventory: Path) -> None:
         raise Unreachable("the emulated lab is not running", hint="testbed lab start")
 
 
-def own_slice(call: Call) -> str:
+def own_tenancy(call: Call) -> str:
     """The key of the caller's part of the chosen lab in the run store."""
     from orchestrator.session import load_lab
-    from orchestrator.store.keys import slice_of
+    from orchestrator.store.keys import tenancy_of
 
-    return slice_of(load_lab(call.settings.inventory), call.settings)
+    return tenancy_of(load_lab(call.settings.inventory), call.settings)
 
 
 def own_lab(call: Call) -> str:
@@ -114,12 +114,12 @@ def changed(report: UpReport | DownReport | PrewireReport, call: Call, retry: st
     from orchestrator.cli import render
 
     if isinstance(report, PrewireReport):
-        return Result(report.to_json(), render.prewire(report, call.colour, call.said))
+        return Result(report.to_json(), render.prewire(report, call.colour, call.reported))
     if isinstance(report, UpReport):
-        return Result(report.to_json(), render.up(report, call.colour, call.started, call.here, call.said))
-    text = render.down(report, call.colour, call.here, call.said)
+        return Result(report.to_json(), render.up(report, call.colour, call.started, call.here, call.reported))
+    text = render.down(report, call.colour, call.here, call.reported)
     if not report.left:
         return Result(report.to_json(), text)
-    words = "manual repair is needed: 1 item" if len(report.left) == 1 else f"manual repair is needed: {len(report.left)} items"
+    message = "manual repair is needed: 1 item" if len(report.left) == 1 else f"manual repair is needed: {len(report.left)} items"
     hint = f"once it is repaired: {retry or f'testbed resume {report.run}'}"
-    return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, hint, ok=False)
+    return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, message, hint, ok=False)

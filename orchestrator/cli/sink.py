@@ -62,8 +62,8 @@ def _live(settings: Settings, target: InfluxTarget) -> InfluxTarget:
 
     if not target.private:
         return target
-    there = influxd.running_influxd(server_dir(settings.state_dir))
-    return replace(target, url=there.url if there else "")
+    present = influxd.running_influxd(server_dir(settings.state_dir))
+    return replace(target, url=present.url if present else "")
 
 
 app = typer.Typer(
@@ -120,7 +120,7 @@ def status(call: Call) -> Result:
         + (f", {counted(refused, 'point')} refused" if refused else ""),
     ]
     if refused:
-        lines.append(f"refused   {next(mark.words for mark in reversed(marks) if mark.refused)}")
+        lines.append(f"refused   {next(mark.message for mark in reversed(marks) if mark.refused)}")
     if state.trouble and behind:
         lines.append(f"trouble   {state.trouble}")
     data |= {"server": server, "version": version, "live_url": live.url, "db": target.db, "sink": state.alive, "sent": sent}
@@ -168,8 +168,14 @@ def replay(
     data: dict[str, Json] = {"points": total, "runs": len(folders), "refused": written.refused, "url": target.url, "db": target.db}
     if written.refused:
         kept = "it stays" if written.refused == 1 else "they stay"
-        words = f"{counted(written.refused, 'point')} refused, {kept} in the journal only: {written.words}"
+        message = f"{counted(written.refused, 'point')} refused, {kept} in the journal only: {written.message}"
         return Result(
-            data, text, "E-REFUSED", 7, words, "a new database has no conflicting field types: TESTBED_INFLUX_DB=testbed2", ok=False
+            data,
+            text,
+            "E-REFUSED",
+            7,
+            message,
+            "a new database has no conflicting field types: TESTBED_INFLUX_DB=testbed2",
+            ok=False,
         )
     return Result(data, text)

@@ -41,10 +41,10 @@ def text(report: SliceReport) -> str:
     """Which hosts form the slice now, and how likely one is after failures."""
     form, machine = report.form, report.form.machine
     blocks = f", blocks of {times(machine.block)}" if max(machine.block) > 1 else ""
-    beside = sorted(report.out - {*report.failed}, key=report.hosts.index)
+    neighbours = sorted(report.out - {*report.failed}, key=report.hosts.index)
     lines = [
         f"  grid            {times(machine.sides)}: {counted(machine.hosts, 'host')}{blocks}",
-        f"  failed          {', '.join(report.failed) or 'none'}" + (f"; with them {', '.join(beside)}" if beside else ""),
+        f"  failed          {', '.join(report.failed) or 'none'}" + (f"; with them {', '.join(neighbours)}" if neighbours else ""),
         f"  reconfigurable  {_fabric(report.reconfigurable, 'choice', report)}",
         f"  static          {_fabric(report.static, 'place', report)}",
     ]

@@ -10,7 +10,7 @@ from orchestrator.cli.text import columns, ms_text, when
 from orchestrator.store.records import StallPoint
 from orchestrator.verify.report import StallReport
 
-MODES = ("drained", "ridden", "held")
+MODES = ("drained", "sending", "held")
 
 
 def text(report: StallReport) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.call import Call, Result, Usage, engine, silent_words, unanswered, verb
-from orchestrator.cli.completing import rungs
+from orchestrator.cli.call import Call, Result, Usage, engine, silent_text, unanswered, verb
+from orchestrator.cli.completing import levels
 from orchestrator.cli.shared import ExitCode, Pairs, one_of, seconds, write_file
 from orchestrator.verbs.invoke import is_stopped_lab
 
@@ -65,13 +65,13 @@ drained before, riding through, or held by the hosts. No job may run. Circuits a
 )
 def verify(
     call: Call,
-    rung: Annotated[
-        list[str] | None, typer.Option("--rung", metavar="NAME", help="Only this rung; may be repeated.", autocompletion=rungs)
+    level: Annotated[
+        list[str] | None, typer.Option("--rung", metavar="NAME", help="Only this rung; may be repeated.", autocompletion=levels)
     ] = None,
     qualify: Annotated[bool, typer.Option("--qualify", help="Measure rate and loss of every link under load.")] = False,
     collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
     pairs: Pairs = None,
-    beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links even while a job is running.")] = False,
+    next_to_job: Annotated[bool, typer.Option("--beside-job", help="Load the links even while a job is running.")] = False,
     stall: Annotated[bool, typer.Option("--stall", help="Darken a link and measure how long traffic stands.")] = False,
     dark: Annotated[
         list[str] | None,
@@ -81,26 +81,26 @@ def verify(
     svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the stall curve to this file.")] = None,
 ) -> Result:
     from orchestrator.cli import render
-    from orchestrator.verify.rung import RUNGS
+    from orchestrator.verify.level import LEVELS
 
     call.pairs = pairs
     if stall or history or dark or svg:
-        if rung or qualify or collective or beside_job:
+        if level or qualify or collective or next_to_job:
             raise Usage("--stall checks no rung", hint="testbed verify --stall, then testbed verify with the other options")
         return _stall(call, stall, dark or [], history, svg)
 
-    rungs = tuple(one_of(name, RUNGS, "--rung") for name in rung or ())
-    report = call.work(engine.verify, rungs=rungs, qualify=qualify, collective=collective, beside_job=beside_job)
+    level_results = tuple(one_of(name, LEVELS, "--rung") for name in level or ())
+    report = call.work(engine.verify, levels=level_results, qualify=qualify, collective=collective, next_to_job=next_to_job)
     data, text = report.to_json(), render.verify(report, call.colour)
     if report.ok:
         return Result(data, text)
-    failed = [f"{r.name} ({r.code})" for r in report.rungs if not r.ok]
-    words = f"not verified: {', '.join(failed)}"
+    failed = [f"{r.name} ({r.code})" for r in report.levels if not r.ok]
+    message = f"not verified: {', '.join(failed)}"
     if report.silent:
-        words += f"; {silent_words(list(report.silent))}"
+        message += f"; {silent_text(list(report.silent))}"
         hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
-        return Result(data, text, "E-UNREACHABLE", 5, words, hint, ok=False)
-    return Result(data, text, "E-NOT-VERIFIED", 7, words, "testbed status", ok=False)
+        return Result(data, text, "E-UNREACHABLE", 5, message, hint, ok=False)
+    return Result(data, text, "E-NOT-VERIFIED", 7, message, "testbed status", ok=False)
 
 
 def _stall(call: Call, measure: bool, dark: list[str], history: bool, svg: Path | None) -> Result:

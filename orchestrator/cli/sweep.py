@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ASK = 500
 """More trials than this are asked about."""
 RUN, FAILED = "run", 8
-ERRORS, MOST_SAID = 8, 300
+ERRORS, MOST_SHOWN = 8, 300
 """How many different errors are shown, and how much of each (characters); the rest is in the results."""
 
 
@@ -74,7 +74,7 @@ def run(
     campaign = load_campaign(file)
     count = len(campaign.trials)
     kinds = campaign.kinds
-    words = f"{campaign.name}: {count} trials, {', '.join(f'{number} {kind}' for kind, number in kinds.items())}"
+    message = f"{campaign.name}: {count} trials, {', '.join(f'{number} {kind}' for kind, number in kinds.items())}"
     if check:
         data: dict[str, Json] = {
             "name": campaign.name,
@@ -84,7 +84,7 @@ def run(
         }
         from orchestrator.experiments.sweep.trial import impossible
 
-        text = f"{words}; parameters: {', '.join(campaign.parameters)}"
+        text = f"{message}; parameters: {', '.join(campaign.parameters)}"
         if bad := impossible(trial.task for trial in campaign.trials):
             text += f"\n{len(bad)} of {count} trials cannot be made: {'; '.join(dict.fromkeys(bad))}"
             if len(bad) == count:
@@ -92,9 +92,9 @@ def run(
         return Result(data, text, hint=f"testbed experiment sweep {file}")
     if count > ASK:
         try:
-            call.confirm(f"{words}. Run them all?")
+            call.confirm(f"{message}. Run them all?")
         except Usage as error:
-            raise Usage(f"{words}; {error}", hint=f"testbed experiment sweep {file} --yes") from None
+            raise Usage(f"{message}; {error}", hint=f"testbed experiment sweep {file} --yes") from None
     with call.progress() as progress:
         found, seen = carried_out(
             call.settings, campaign, progress, where, workers, resume=resume, again=f"testbed experiment sweep {file} --resume"
@@ -157,7 +157,7 @@ def _failures(results: Iterable[Mapping[str, Any]]) -> list[str]:
     found: dict[str, list[Mapping[str, Any]]] = {}
     for each in results:
         if each["state"] == "failed":
-            found.setdefault(each["errors"][-1].splitlines()[0][:MOST_SAID], []).append(each["labels"])
+            found.setdefault(each["errors"][-1].splitlines()[0][:MOST_SHOWN], []).append(each["labels"])
     lines = []
     for error, trials in found.items():
         others = f" (and {counted(len(trials) - 1, 'more trial')})" if len(trials) > 1 else ""
@@ -215,10 +215,10 @@ def show(
             hint=f"--value {known[0]}" if known else "",
         )
     waiting = len(found.trials) - len(results)
-    words = f"{found.name}: {states['done']} of {len(found.trials)} trials done, {states['failed']} failed, {waiting} waiting"
+    text = f"{found.name}: {states['done']} of {len(found.trials)} trials done, {states['failed']} failed, {waiting} waiting"
     data: dict[str, Json] = _data(found) | states | {"waiting": waiting, "rows": to_json([row.to_json() for row in rows])}
     cells, meaning = sweep_table(rows, wanted)
-    lines = [words, *(f"  {line}" for line in filter(None, (*columns(cells), meaning))), *_failures(results)]
+    lines = [text, *(f"  {line}" for line in filter(None, (*columns(cells), meaning))), *_failures(results)]
     if figure is not None:
         place = out or found.folder / "figure.svg"
         draw_figure(parse_figure(figure, found, known), rows, found, place, call.settings.cache_dir)

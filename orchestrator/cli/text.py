@@ -38,8 +38,8 @@ def expected_ms_text(ms: float | None, expected_ms: float | None, time_scale: fl
         return scaled_ms_text(ms, time_scale)
     if time_scale == 1:
         return f"{ms_text(ms)} ({ms_text(expected_ms)} expected)"
-    there, planned = (seconds_text(each * time_scale / 1e3) for each in (ms, expected_ms))
-    return f"{there} of {planned} expected (x{time_scale:g}: {ms_text(ms)} here)"
+    place, planned = (seconds_text(each * time_scale / 1e3) for each in (ms, expected_ms))
+    return f"{place} of {planned} expected (x{time_scale:g}: {ms_text(ms)} here)"
 
 
 def when(wall_s: float | None) -> str:
@@ -88,9 +88,9 @@ def _fitted(line: str, width: int) -> str:
     timed = _TIMED.fullmatch(line)
     if timed is None:
         return _wrapped(line, width)
-    words, time_text = timed.groups()
+    text, time_text = timed.groups()
     room = width - len(time_text) - 2
-    first, *rest = (_wrapped(words, room) if len(words) > room else words).split("\n")
+    first, *rest = (_wrapped(text, room) if len(text) > room else text).split("\n")
     return "\n".join([f"{first:<{room}}  {time_text}", *rest])
 
 

@@ -50,10 +50,10 @@ def ui(
 
     with call.store() as store, listener_on(call.verb, listen, port) as listener:
         try:
-            words = asyncio.run(_served(call, store, listener, listen, safe_plan or call.settings.safe_plan, passive=passive))
+            text = asyncio.run(_served(call, store, listener, listen, safe_plan or call.settings.safe_plan, passive=passive))
         except KeyboardInterrupt:
-            words = ""
-    return Result({"ended": True}, words or "Ended")
+            text = ""
+    return Result({"ended": True}, text or "Ended")
 
 
 async def _served(call: Call, store: Store, listener: socket.socket, listen: str, safe_plan: Path | None, *, passive: bool) -> str:
@@ -64,7 +64,7 @@ async def _served(call: Call, store: Store, listener: socket.socket, listen: str
     from orchestrator.session import load_plan
     from orchestrator.views.live import Watcher
     from orchestrator.views.live.collect import collect
-    from orchestrator.views.web.doors import Keys, Names
+    from orchestrator.views.web.access import Keys, Names
     from orchestrator.views.web.safestate import SafeState
     from orchestrator.views.web.server import Page, serve_page
 
@@ -73,21 +73,21 @@ async def _served(call: Call, store: Store, listener: socket.socket, listen: str
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     url, port = url_of(listener, listen)
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         if not call.json:
             print(coloured(text), flush=True)
 
     with Watcher(call.settings, store) as watcher:
         name = load_plan(safe_plan, watcher.picture.lab)[0].name if safe_plan is not None else ""
         safe = SafeState(call.settings, safe_plan, name)
-        keys = Keys(lambda key: say(f"Key for another browser:  {url}#key={key}"))
+        keys = Keys(lambda key: report(f"Key for another browser:  {url}#key={key}"))
         page = Page(watcher, safe, Names(listen, port), keys)
 
         def ready() -> None:
-            say(f"{watcher.picture.lab.name}: {url}")
+            report(f"{watcher.picture.lab.name}: {url}")
             if safe_plan is not None:
-                say(f"With the button for {name} (valid once):  {url}#key={keys.once}")
-            say("Ctrl-C stops it")
+                report(f"With the button for {name} (valid once):  {url}#key={keys.once}")
+            report("Ctrl-C stops it")
 
         asking = None if passive else asyncio.create_task(collect(watcher))
         try:

@@ -120,20 +120,20 @@ class _Json(_View):
         from orchestrator.views.live.sections import whole_picture
 
         super().__init__(call, watcher)
-        self._say({"at": time.time(), "event": "picture", **whole_picture(watcher.picture)})
+        self._emit({"at": time.time(), "event": "picture", **whole_picture(watcher.picture)})
         self._due = 0.0
 
     def show(self, changed: bool) -> None:
         for event in self._news():
-            self._say(event.json())
+            self._emit(event.json())
         rates = {port: r for port, r in self.picture.rates.items() if r[0] is not None}
         if rates and time.monotonic() >= self._due:
             self._due = time.monotonic() + RATES_S
-            self._say({"at": time.time(), "event": "rates", "ports": rates})
+            self._emit({"at": time.time(), "event": "rates", "ports": rates})
 
     @staticmethod
-    def _say(said: object) -> None:
-        print(json_safe(json.dumps(said, ensure_ascii=False)), flush=True)
+    def _emit(reported: object) -> None:
+        print(json_safe(json.dumps(reported, ensure_ascii=False)), flush=True)
 
 
 class _Lines(_View):
@@ -147,14 +147,14 @@ class _Lines(_View):
 
         for event in self._news():
             if event.event != "iteration":
-                print(coloured(f"{clock(event.at)}  {printable(event.words, keep='')}"), flush=True)
+                print(coloured(f"{clock(event.at)}  {printable(event.message, keep='')}"), flush=True)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SUMMARY_S
-            words = "; ".join(filter(None, (summary(self.picture), printable(self.picture.slots.words(), keep=""))))
+            text = "; ".join(filter(None, (summary(self.picture), printable(self.picture.slots.text(), keep=""))))
             trouble = "".join(f"; {printable(w, keep='')}" for w in self.picture.trouble.values())
-            if (words := words + trouble) != self._summary:
-                self._summary = words
-                print(f"{clock(time.time() * 1e3)}  {words}", flush=True)
+            if (text := text + trouble) != self._summary:
+                self._summary = text
+                print(f"{clock(time.time() * 1e3)}  {text}", flush=True)
 
 
 class _Screen(_View):
@@ -236,7 +236,7 @@ def _reader_check() -> Callable[[], bool]:
     poll = select.poll()
     with suppress(OSError, ValueError):  # no stdout at all
         poll.register(sys.stdout.fileno(), 0)
-    return lambda: not any(said & (select.POLLERR | select.POLLHUP) for _, said in poll.poll(0))
+    return lambda: not any(reported & (select.POLLERR | select.POLLHUP) for _, reported in poll.poll(0))
 
 
 async def _watch(watcher: Watcher, view: _View, length_s: float, passive: bool) -> None:

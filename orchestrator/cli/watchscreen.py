@@ -16,19 +16,19 @@ from orchestrator.cli.waterfall import draw
 from orchestrator.results import Json
 from orchestrator.telemetry.palette import ALL_COLOURS
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING
-from orchestrator.views.live.slots import IN_TURN, WAITS
+from orchestrator.views.live.slots import BY_SCHEDULE, WAITS
 
 if TYPE_CHECKING:
     from orchestrator.views.live import Picture
 
 _LOOK = {LIT: ("●", "*", "green"), MAKING: ("◌", "+", "bright_black"), DARK: ("○", "o", "magenta"), LOST: ("✗", "X", "bold red")}
-_LOOK |= {WAITS: ("·", "-", "bright_black"), IN_TURN: ("◐", "~", "cyan")}
+_LOOK |= {WAITS: ("·", "-", "bright_black"), BY_SCHEDULE: ("◐", "~", "cyan")}
 _PHASE = {"up": "green", "idle": "bright_black", "fault": "bold red"}
 _SPARKS = "▁▂▃▄▅▆▇█"
 _CURVE = 48
 OLD_MS = 15_000.0
 """A curve that ends longer ago (ms) shows the time of its end."""
-_TURN = ("▼", "v")
+_RING_CHANGE = ("▼", "v")
 """The mark of a turn."""
 _BLOCKS = re.compile(r"[▏▎▍▌▋▊▉█]+|(?<= )[#|]+(?= |$)")
 
@@ -42,9 +42,9 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     parts = [b for b in bars if b.kind != "run"]
     chart = draw(bars, width, unicode=unicode, working=[bar.phase for bar in now]) if bars else []
     small = draw(parts, width, unicode=unicode) if parts else chart
-    turned = [*slot_lines(picture, width, unicode=unicode), *carried_lines(picture), *rank_line(picture)]
-    turned += turn_line(picture, width, unicode=unicode)
-    fixed = 4 + len(picture.lab.devices) // 6 + len(turned)
+    changed = [*slot_lines(picture, width, unicode=unicode), *carried_lines(picture), *rank_line(picture)]
+    changed += ring_change_line(picture, width, unicode=unicode)
+    fixed = 4 + len(picture.lab.devices) // 6 + len(changed)
     room = height - fixed
     hosts = min(len(picture.lab.hosts), max(3, room - min(len(small), 8) - 4))
     room -= hosts + 1 + (hosts < len(picture.lab.hosts))
@@ -52,13 +52,13 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     room -= len(fall) + 1
     news = list(picture.events.log)[-min(room - 1, 12) :] if room > 1 else []
     blocks: list[Text | Table] = [_head(picture), Text(summary(picture, width)), Text()]
-    blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *curves(picture, unicode=unicode), *turned]
+    blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *curves(picture, unicode=unicode), *changed]
     if fall and move is not None:
         title = f"{move.run}  " + ("running now" if running and running.id == move.run else "the last change")
         blocks += [Text(title, style="bold"), *_coloured(fall)]
-    blocks += [Text(f"{clock(e.at)}  {printable(e.words, keep='')}", style="bright_black") for e in news]
-    for words in picture.trouble.values():
-        blocks.append(Text(f"! {printable(words, keep='')}", style="yellow"))
+    blocks += [Text(f"{clock(e.at)}  {printable(e.message, keep='')}", style="bright_black") for e in news]
+    for text in picture.trouble.values():
+        blocks.append(Text(f"! {printable(text, keep='')}", style="yellow"))
     for block in blocks:
         if isinstance(block, Text):
             block.truncate(width, overflow="ellipsis" if unicode else "crop")
@@ -85,35 +85,35 @@ def counts(picture: Picture) -> tuple[int, int]:
 def summary(picture: Picture, width: int = 0) -> str:
     """The figures in one line; those that come last are left out where they are not within the width, if there is one."""
     lit, total = counts(picture)
-    turns = list(picture.light.states.values()).count(IN_TURN)
-    words = [f"{lit}/{total} circuits lit"] if total or not (picture.switched or turns) else []
-    words += [f"{turns} in turn"] if turns else []
+    ring_changes = list(picture.light.states.values()).count(BY_SCHEDULE)
+    argv = [f"{lit}/{total} circuits lit"] if total or not (picture.switched or ring_changes) else []
+    argv += [f"{ring_changes} in turn"] if ring_changes else []
     if picture.switched:
-        words.append(f"over packet switches: {', '.join(sorted(set(picture.switched.values())))}")
+        argv.append(f"over packet switches: {', '.join(sorted(set(picture.switched.values())))}")
     move = picture.move
     if move is not None and "dark_ms" in move.figures:
-        words.append(f"last change dark {seconds_text(move.figures['dark_ms'] / 1e3)}")
+        argv.append(f"last change dark {seconds_text(move.figures['dark_ms'] / 1e3)}")
     sent = [r[0] for r in picture.rates.values() if r[0] is not None]
     if sent:
-        words.append(f"traffic {rate_text(sum(sent))}")
+        argv.append(f"traffic {rate_text(sum(sent))}")
     took: Json = picture.job.get("iteration_ms")
-    if picture.standing.job_ended:
-        words.append(printable(picture.standing.job_ended, keep=""))
+    if picture.state.job_ended:
+        argv.append(printable(picture.state.job_ended, keep=""))
     elif isinstance(took, float) and not picture.job.get("ended"):
         named = f"iteration {seconds_text(took / 1e3)}"
         name = printable(str(picture.job.get("name") or picture.job.get("of")), keep="")
-        words.append(f"{named} ({name})" if not width or len(", ".join([*words, f"{named} ({name})"])) <= width else named)
-    while width and len(words) > 1 and len(", ".join(words)) > width:
-        words.pop()
-    return ", ".join(words)
+        argv.append(f"{named} ({name})" if not width or len(", ".join([*argv, f"{named} ({name})"])) <= width else named)
+    while width and len(argv) > 1 and len(", ".join(argv)) > width:
+        argv.pop()
+    return ", ".join(argv)
 
 
 def _head(picture: Picture) -> Text:
-    up = picture.standing.plans or {}
+    up = picture.state.plans or {}
     plans = ", ".join(p.plan_name if len(up) < 2 else f"{p.plan_name} ({owner})" for owner, p in up.items())
     head = Text(picture.lab.name, style="bold")
     head.append(f"   {plans or 'no plan is up: testbed up --topology PLAN'}", style="cyan")
-    run = picture.running or next(iter(picture.standing.runs), None)
+    run = picture.running or next(iter(picture.state.runs), None)
     if run is None:
         return head.append("   no run yet", style="bright_black")
     title = f"{run.verb} {run.plan_name}".rstrip()
@@ -147,18 +147,18 @@ def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
             rate = picture.rates.get(port, [None])[0]
             if rate is not None:
                 total, known = total + rate, True
-            way = leaving.get(port)
+            path = leaving.get(port)
             if port in picture.switched:
                 name = picture.switched[port]
                 cell = Text(name if len(name) <= 9 else name[:7] + ("…" if unicode else "."))
                 cells.append(cell.append(f" {rate:.0f}" if rate is not None else "", "bright_black"))
                 continue
-            if way is None:
+            if path is None:
                 cells.append(Text("·" if unicode else "-", style="bright_black"))
                 continue
-            mark, plain, style = _LOOK[picture.light.states[way.id]]
+            mark, plain, style = _LOOK[picture.light.states[path.id]]
             cell = (
-                Text().append(f"{mark if unicode else plain} ", style).append(str(way.receiver), "" if style == "green" else style)
+                Text().append(f"{mark if unicode else plain} ", style).append(str(path.receiver), "" if style == "green" else style)
             )
             cells.append(cell.append(f" {rate:.0f}" if rate is not None else "", "bright_black"))
         table.add_row(Text(host.name, style="bold"), *cells, Text(f"{total:.0f}" if known else ""))
@@ -172,7 +172,7 @@ def _devices(picture: Picture) -> Text:
     for name, device in picture.devices.items():
         line.append(f"{name} ", style="bold")
         line.append(
-            f"{device.phase}{f' {device.words}' if device.words else ''}   ", style=_PHASE.get(device.phase, "bold magenta")
+            f"{device.phase}{f' {device.message}' if device.message else ''}   ", style=_PHASE.get(device.phase, "bold magenta")
         )
     return line
 
@@ -199,20 +199,20 @@ def curves(picture: Picture, *, unicode: bool) -> list[Text]:
 def _marked(curve: Text, times: Sequence[float], picture: Picture) -> Text:
     """The curve with a mark before the first iteration that began after each turn."""
     marked = Text()
-    at = [float(cast(float, turn["at"])) for turn in picture.training.turns.values() if turn["ok"]]
+    at = [float(cast(float, ring_change["at"])) for ring_change in picture.training.ring_changes.values() if ring_change["ok"]]
     for k, time_ms in enumerate(times):
-        if any((times[k - 1] if k else time_ms) < turn <= time_ms for turn in at):
-            marked.append(_TURN[0], "bold")
+        if any((times[k - 1] if k else time_ms) < ring_change <= time_ms for ring_change in at):
+            marked.append(_RING_CHANGE[0], "bold")
         marked.append_text(curve[k])
     return marked
 
 
 def rank_line(picture: Picture) -> list[Text]:
     """Which ranks are silent, else which is the slowest; nothing of a job that has ended."""
-    words, trouble = picture.ranks.words(time.time() * 1e3)
+    text, trouble = picture.ranks.text(time.time() * 1e3)
     return (
-        [Text(f"{'ranks':<10}{printable(words, keep='')}", style="yellow" if trouble else "")]
-        if words and not picture.job.get("ended")
+        [Text(f"{'ranks':<10}{printable(text, keep='')}", style="yellow" if trouble else "")]
+        if text and not picture.job.get("ended")
         else []
     )
 
@@ -220,8 +220,8 @@ def rank_line(picture: Picture) -> list[Text]:
 def slot_lines(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
     """The slots of a schedule with the present one marked, and what services of extensions did; nothing where there is nothing."""
     found, slots = [], picture.slots
-    if words := slots.words():
-        line = Text(f"{'slots':<10}{printable(words, keep='')}", style="yellow" if slots.standing in ("died", "repairing") else "")
+    if text := slots.text():
+        line = Text(f"{'slots':<10}{printable(text, keep='')}", style="yellow" if slots.status in ("died", "repairing") else "")
         found.append(line)
         count = len(slots.cycle.settings) if slots.cycle is not None else 0
         if not slots.fast and count + 12 <= width:
@@ -230,30 +230,30 @@ def slot_lines(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
             for index in range(count):
                 strip.append(marks[index != slots.slot], "cyan" if index == slots.slot else "bright_black")
             found.append(strip)
-    return [*found, *(Text(f"{name:<10}{printable(words, keep='')}") for name, words in picture.services.words())]
+    return [*found, *(Text(f"{name:<10}{printable(text, keep='')}") for name, text in picture.services.text())]
 
 
 def carried_lines(picture: Picture) -> list[Text]:
     """A line each for attachments, what is sent, lost and saved; nothing where there is none."""
     found = []
-    for name, words, bad in picture.carrying.words(ended=bool(picture.job.get("ended"))):
-        found.append(Text(f"{name:<10}{printable(words, keep='')}", style="yellow" if bad else ""))
+    for name, text, bad in picture.carrying.text(ended=bool(picture.job.get("ended"))):
+        found.append(Text(f"{name:<10}{printable(text, keep='')}", style="yellow" if bad else ""))
     return found
 
 
-def turn_line(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
+def ring_change_line(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
     """What the job stood at its latest turn, in as many of the words as the width has room for."""
-    turn = picture.turn
-    if turn is None:
+    ring_change = picture.ring_change
+    if ring_change is None:
         return []
-    mark, plain = _TURN
-    words = printable(str(turn["words"]), keep="")
-    line = f"{mark if unicode else plain} {clock(float(cast(float, turn['at'])))} "
-    stood, short = words.partition(";")[0], words.partition(":")[0]
-    brief = words.replace("; iteration ", "; ")
-    longest = [f"{'turn':<10}{line}{words}", *(f"turn {line}{said}" for said in (words, brief, stood, short))]
-    fits = next((said for said in longest if len(said) <= width), longest[-1])
-    return [Text(fits, style="" if turn["ok"] else "yellow")]
+    mark, plain = _RING_CHANGE
+    text = printable(str(ring_change["message"]), keep="")
+    line = f"{mark if unicode else plain} {clock(float(cast(float, ring_change['at'])))} "
+    paused, short = text.partition(";")[0], text.partition(":")[0]
+    brief = text.replace("; iteration ", "; ")
+    longest = [f"{'turn':<10}{line}{text}", *(f"turn {line}{text}" for text in (text, brief, paused, short))]
+    fits = next((reported for reported in longest if len(reported) <= width), longest[-1])
+    return [Text(fits, style="" if ring_change["ok"] else "yellow")]
 
 
 def spark(values: Sequence[float]) -> str:
@@ -267,8 +267,8 @@ def _coloured(lines: Sequence[str]) -> list[Text]:
     found = []
     for line in lines:
         text = Text(line)
-        words = line[2:].split("  ")[0].strip()
-        colour = colours.get(words.replace(" ", "_")) or colours.get("_".join(words.split()[1:])) or "bright_black"
+        message = line[2:].split("  ")[0].strip()
+        colour = colours.get(message.replace(" ", "_")) or colours.get("_".join(message.split()[1:])) or "bright_black"
         for block in _BLOCKS.finditer(line):
             text.stylize(colour, *block.span())
         found.append(text)

@@ -63,8 +63,8 @@ def _chart(
     begin = min(bar.begin_ms for _, some in rows for bar in some)
     end = max(bar.end_ms for _, some in rows for bar in some)
     label = max(_LABEL, *(len(name) for name, _ in rows)) + 1
-    said = {name: "  so far" if name in working else _remark(some) for name, some in rows}
-    room = max(_LEAST, width - label - _NUMBER - 3 - max(map(len, said.values())))
+    reply = {name: "  so far" if name in working else _remark(some) for name, some in rows}
+    room = max(_LEAST, width - label - _NUMBER - 3 - max(map(len, reply.values())))
     axis = _axis(begin, end, room)
     lines = [f"  {title:<{label}}{'ms':>{_NUMBER - 1}}  {axis}"]
     draw_bar: Callable[[float, float, int], str] = _blocks if unicode else _hashes
@@ -77,7 +77,7 @@ def _chart(
         if name in OVERLAPPING:
             picture = "".join(c if c == " " else "░" if unicode else "-" for c in picture)
         ms = sum(bar.ms for bar in some)
-        lines.append(f"  {name:<{label}}{ms:>{_NUMBER - 1}.1f}  {picture:<{room}}{said[name]}".rstrip())
+        lines.append(f"  {name:<{label}}{ms:>{_NUMBER - 1}.1f}  {picture:<{room}}{reply[name]}".rstrip())
     return lines
 
 

@@ -46,7 +46,7 @@ class Swap:
             return port
         return self.other if port == self.one else self.one if port == self.other else port
 
-    def words(self, lab: Lab) -> str:
+    def text(self, lab: Lab) -> str:
         """`gpu03:p1 and gpu03:p2 are swapped at ocs1`."""
         devices = dict.fromkeys(lab.fibres[port].device for port in (self.one, self.other))
         half = {"both": "", "enters": " where their light enters", "leaves": " where their light leaves"}[self.ends]
@@ -145,17 +145,17 @@ def explained(
     lines = []
     for swap, same in found:
         names = ", ".join(lab.fibres[port].name for port in (swap.one, swap.other))
-        others = "; the light would look the same if " + ", or if ".join(s.words(lab) for s in islice(same, 2)) if same else ""
-        lines.append(f"{swap.words(lab)} (fibres {names}{others})")
+        others = "; the light would look the same if " + ", or if ".join(s.text(lab) for s in islice(same, 2)) if same else ""
+        lines.append(f"{swap.text(lab)} (fibres {names}{others})")
     for receiver in sorted(wrong):
-        seen_there, wanted = received.get(receiver), planned[receiver]
-        if found and guess.get(receiver) == seen_there and led_to.get(receiver) == wanted:
+        seen_present, wanted = received.get(receiver), planned[receiver]
+        if found and guess.get(receiver) == seen_present and led_to.get(receiver) == wanted:
             continue  # by a swap reported above
-        if seen_there is None:
-            words = "has light, but no port of this lab sends there" if receiver in lit else "receives nothing"
-            lines.append(f"{receiver}: {words}; {wanted} is planned")
-        elif led_to.get(receiver) == seen_there:
-            lines.append(f"{receiver}: receives {seen_there}; {wanted} is planned: another cross-connect leads there")
+        if seen_present is None:
+            text = "has light, but no port of this lab sends there" if receiver in lit else "receives nothing"
+            lines.append(f"{receiver}: {text}; {wanted} is planned")
+        elif led_to.get(receiver) == seen_present:
+            lines.append(f"{receiver}: receives {seen_present}; {wanted} is planned: another cross-connect leads there")
         else:
-            lines.append(f"{receiver}: receives {seen_there}; {wanted} is planned: fibres swapped, or another cross-connect")
+            lines.append(f"{receiver}: receives {seen_present}; {wanted} is planned: fibres swapped, or another cross-connect")
     return tuple(lines)

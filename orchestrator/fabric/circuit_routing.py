@@ -19,7 +19,7 @@ from orchestrator.fabric.lightpath import MAX_PASSES, Held, LightMap, lit, loss_
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 
-TURNS = 40
+ROUNDS = 40
 """Rounds of negotiation before the search gives up; every fabric tried settles within a handful."""
 FOREIGN = 1_000_000
 """Cost of a port that a foreign circuit uses: any path around it is cheaper."""
@@ -39,7 +39,7 @@ def route(wanted: Sequence[Ends], lab: Lab, live: Held | None = None, foreign: H
     """A path for each transmitter and receiver, in the order given.
 
     live: what the devices hold; circuits that are lit keep their paths if the others can be routed around them. foreign: settings
-    this slice does not own, whose ports are avoided where there is another path (the transition refuses the rest by name).
+    this tenancy does not own, whose ports are avoided where there is another path (the transition refuses the rest by name).
     Raises: Infeasible - a circuit has no path, or two contend for a port or for spectrum and no other path was found.
     """
     live_paths = {(t.transmitter, t.receiver): t.path for t in LightMap(live or {}, lab).traces()} if lab.trunks else {}
@@ -102,17 +102,17 @@ class _Negotiation:
     def __init__(self, wanted: Sequence[Ends], lab: Lab, foreign: Held, live: Held) -> None:
         self.wanted, self.lab = wanted, lab
         self.slow = frozenset(device for device in lab.devices if lab.slow(device))
-        self.there = frozenset(setting for device in self.slow for setting in live.get(device, ()))
+        self.present = frozenset(setting for device in self.slow for setting in live.get(device, ()))
         self.plugged: dict[Side, list[Setting]] = {}
-        for setting in self.there:
+        for setting in self.present:
             for side in _sides(setting):
                 self.plugged.setdefault(side, []).append(setting)
-        self.lit = lit(live, lab) if self.there else frozenset()
+        self.lit = lit(live, lab) if self.present else frozenset()
         self.paths: dict[int, tuple[Setting, ...]] = {}
         self.users: dict[Side, dict[Setting, set[int]]] = {}
         self.others: dict[Side, list[Setting]] = {}
         self.history: Counter[Side] = Counter()
-        self.turn = 1
+        self.step = 1
         for settings in foreign.values():
             for setting in settings:
                 for side in _sides(setting):
@@ -144,7 +144,7 @@ class _Negotiation:
         }
 
     def cost(self, setting: Setting, index: int) -> int:
-        cost = self.turn * len(self.contenders(setting, index))
+        cost = self.step * len(self.contenders(setting, index))
         for side in _sides(setting):
             if cost:
                 cost += self.history[side]
@@ -153,7 +153,7 @@ class _Negotiation:
 
     def moves(self, setting: Setting) -> int:
         """Moves a slow device makes for the setting; 0 if it holds the setting already, or is a fast device."""
-        if setting.ingress.device not in self.slow or setting in self.there:
+        if setting.ingress.device not in self.slow or setting in self.present:
             return 0
         held = {other for side in _sides(setting) for other in self.plugged.get(side, ()) if clash(setting, other) is not None}
         return 1 + sum(1 + DARK_MOVES * (other in self.lit) for other in held)
@@ -164,7 +164,7 @@ class _Negotiation:
         start, goal = lab.fibres[ends[0]].enters, lab.fibres[ends[1]].leaves
         open_: list[tuple[int, int, int, float, tuple[str, ...], Port, tuple[Setting, ...]]] = [(0, 0, 0, 0.0, (), start, ())]
         settled: set[Port] = set()
-        lacking: Infeasible | None = None
+        missing: Infeasible | None = None
         while open_:
             cost, moves, passes, loss, names, at, path = heappop(open_)
             if path and path[-1].egress == goal:
@@ -181,21 +181,21 @@ class _Negotiation:
                 try:
                     setting = _setting(ends, at, egress, lab)
                 except Infeasible as error:
-                    lacking = error
+                    missing = error
                     continue
                 dear = (cost + self.cost(setting, index), moves + self.moves(setting))
                 heappush(
                     open_,
                     (*dear, passes + 1, loss + traits.insertion_loss_db + more, (*names, name), following, (*path, setting)),
                 )
-        if lacking is not None:
-            raise lacking
+        if missing is not None:
+            raise missing
         where = f"no trunks lead from {start} to {goal}"
         raise Infeasible(f"{ends[0]}->{ends[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks")
 
     def settle(self, movable: Sequence[int]) -> bool:
         """Route contending circuits again until none contend (True) or the rounds are used up (False)."""
-        for self.turn in range(2, TURNS + 2):
+        for self.step in range(2, ROUNDS + 2):
             fighting = [index for index in movable if any(self.contenders(s, index) for s in self.paths[index])]
             if not fighting:
                 return True

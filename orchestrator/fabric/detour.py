@@ -62,7 +62,7 @@ class Detour:
     dropped: tuple[FixedRoute, ...]
     kept_routes: tuple[FixedRoute, ...]
 
-    def words(self) -> list[str]:
+    def text(self) -> list[str]:
         """Remarks for the operator, one line each."""
         found = []
         if len(self.groups) > 1:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from optics import Db, DeviceName, HostPort, Port, Setting, Slot, SpectralRoute
+from optics import Db, DeviceName, FrequencySlot, HostPort, Port, Setting, SpectralRoute
 from orchestrator.inventory.lab import Lab
 
 MAX_PASSES = 32
@@ -52,7 +52,7 @@ class LightMap:
             for setting in settings:
                 self._at.setdefault(setting.ingress, []).append(setting)
 
-    def follow(self, ingress: Port, slot: Slot | None) -> tuple[Setting, ...]:
+    def follow(self, ingress: Port, slot: FrequencySlot | None) -> tuple[Setting, ...]:
         """The settings that light of `slot` passes from `ingress` on. Light of unknown slot ends at a spectral device."""
         path: list[Setting] = []
         at: Port | None = ingress
@@ -98,7 +98,7 @@ def lit(held: Held, lab: Lab) -> frozenset[Setting]:
     return frozenset(s for trace in LightMap(held, lab).traces() if trace.receiver is not None for s in trace.path)
 
 
-def passes(setting: Setting, slot: Slot | None) -> bool:
+def passes(setting: Setting, slot: FrequencySlot | None) -> bool:
     """Whether the setting passes all light of `slot`."""
     return not isinstance(setting, SpectralRoute) or (slot is not None and setting.slot.holds(slot))
 

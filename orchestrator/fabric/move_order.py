@@ -67,13 +67,13 @@ def ordered(change: Change, carried: Mapping[Setting, Step] | None = None, stay:
     """
     chains = _chains(change)
     fresh = [chain for chain in chains if not change.remove.intersection(chain)]
-    gone = [chain for chain in chains if not change.add.intersection(chain)]
-    swaps = [chain for chain in chains if chain not in fresh and chain not in gone]
+    removed = [chain for chain in chains if not change.add.intersection(chain)]
+    swaps = [chain for chain in chains if chain not in fresh and chain not in removed]
     carried = carried or {}
     stay = list(stay)
-    later = [carried[s] for chain in gone for s in chain if s in carried]
-    turns = [*fresh, *_joined_longest(swaps, carried, [*stay, *later]), *_joined_longest(gone, carried, stay)]
-    return tuple(setting for chain in turns for setting in chain)
+    later = [carried[s] for chain in removed for s in chain if s in carried]
+    steps = [*fresh, *_joined_longest(swaps, carried, [*stay, *later]), *_joined_longest(removed, carried, stay)]
+    return tuple(setting for chain in steps for setting in chain)
 
 
 def dark_moves(order: Sequence[Setting], change: Change, lit: Collection[Setting] | None = None) -> int:
@@ -120,13 +120,13 @@ def _chains(change: Change) -> list[Chain]:
         group = _group(next(iter(left)), needs, freed)
         for new in group:
             del left[new]
-        ends = [new for new in group if len(_beside(new, needs, freed)) < 2]
+        ends = [new for new in group if len(_neighbouring(new, needs, freed)) < 2]
         chains.append(_sweep((ends or group)[0], needs, freed))
     chains += [(old,) for old in sorted(change.remove, key=_key) if not freed[old]]
     return chains
 
 
-def _beside(new: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]) -> list[Setting]:
+def _neighbouring(new: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]) -> list[Setting]:
     """New settings that need a port which `new` also waits for."""
     return [other for old in needs[new] for other in freed[old] if other != new]
 
@@ -134,7 +134,7 @@ def _beside(new: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping
 def _group(start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]) -> list[Setting]:
     seen, open_ = {start: None}, [start]
     while open_:
-        fresh = [other for other in _beside(open_.pop(), needs, freed) if other not in seen]
+        fresh = [other for other in _neighbouring(open_.pop(), needs, freed) if other not in seen]
         seen.update(dict.fromkeys(fresh))
         open_ += fresh
     return sorted(seen, key=_key)
@@ -150,7 +150,7 @@ def _sweep(start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mappin
             continue
         order.update(dict.fromkeys(needs[new]))
         order[new] = None
-        open_ += _beside(new, needs, freed)
+        open_ += _neighbouring(new, needs, freed)
     return tuple(order)
 
 
@@ -168,7 +168,7 @@ def _joined_longest(chains: list[Chain], carried: Mapping[Setting, Step], stay: 
         edges = [*stay, *(carried[s] for i, (_, c) in enumerate(counted) if not done >> i & 1 for s in c if s in carried)]
         lost = -_pairs(edges)
         options = ((best[done ^ (1 << i)], i) for i in range(len(chains)) if done >> i & 1)
-        best[done] = min((cost + lost * len(chains[i]), (*turns, i)) for (cost, turns), i in options)
+        best[done] = min((cost + lost * len(chains[i]), (*steps, i)) for (cost, steps), i in options)
     return [chains[i] for i in best[whole][1]]
 
 

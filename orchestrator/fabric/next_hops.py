@@ -111,7 +111,7 @@ def next_hops(links: Iterable[Link], lanes: int, fixed: Iterable[FixedRoute] = (
             if nearer and len(candidates) > 1:
                 open_.append((host, target, candidates))
             else:  # no choice comes first
-                choose(host, target, _turn(candidates, lanes, 0))
+                choose(host, target, _rotation(candidates, lanes, 0))
     for host, target, candidates in open_:
         choose(host, target, _levelling(candidates, lanes, load[host]))
     for route in fixed:
@@ -136,7 +136,7 @@ def _interleaved(hops: Sequence[Hop]) -> list[Hop]:
     return [hop for _, _, hop in sorted(keyed)]
 
 
-def _turn(candidates: Sequence[int], lanes: int, start: int) -> list[int]:
+def _rotation(candidates: Sequence[int], lanes: int, start: int) -> list[int]:
     """One candidate per lane, in turn."""
     return [candidates[(start + lane) % len(candidates)] for lane in range(lanes)]
 
@@ -145,14 +145,14 @@ def _levelling(candidates: Sequence[int], lanes: int, load: Sequence[int]) -> li
     """The turn whose start levels the load of a host's links."""
     often, once_more = divmod(lanes, len(candidates))
     if not once_more:  # all starts load the links alike
-        return _turn(candidates, lanes, 0)
+        return _rotation(candidates, lanes, 0)
     loads = [load[place] + often for place in candidates]
 
     def unevenness(start: int) -> tuple[int, int]:
         # squares of all loads, less what every start has in common
         return sum(2 * loads[(start + k) % len(loads)] + 1 for k in range(once_more)), start
 
-    return _turn(candidates, lanes, min(range(len(candidates)), key=unevenness))
+    return _rotation(candidates, lanes, min(range(len(candidates)), key=unevenness))
 
 
 def _ring_hops(leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Sequence[Ring]) -> dict[Key, Hop]:
@@ -177,7 +177,7 @@ def _ring_hops(leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Seq
 def lanes_of(lab: Lab, links: Iterable[Link] = ()) -> int:
     """The number of lanes of the hosts at these links, which is the same for all; without links that of the lab's whole hosts."""
     at = {end.host for link in links for end in (link.a, link.b)}
-    return min((host.lanes for name, host in lab.hosts.items() if (name in at if at else host.slice is None)), default=1)
+    return min((host.lanes for name, host in lab.hosts.items() if (name in at if at else host.partition is None)), default=1)
 
 
 def hops(

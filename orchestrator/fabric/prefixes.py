@@ -33,17 +33,17 @@ _row = attrgetter("destination", "via", "interface", "source")
 def aggregated(single: Iterable[Row]) -> list[Row]:
     """The fewest rows that send every address as `single`, rows of /32, does; sorted. No prefix is shorter than /24."""
     blocks: dict[str, dict[int, tuple[str, str, str]]] = {}
-    for destination, *way in single:
+    for destination, *path in single:
         block, _, last = destination.removesuffix("/32").rpartition(".")
-        blocks.setdefault(block, {})[int(last)] = (way[0], way[1], way[2])
-    return sorted(row for block, ways in blocks.items() for row in _of_block(block, ways))
+        blocks.setdefault(block, {})[int(last)] = (path[0], path[1], path[2])
+    return sorted(row for block, directions in blocks.items() for row in _of_block(block, directions))
 
 
-def _of_block(block: str, ways: dict[int, tuple[str, str, str]]) -> list[Row]:
+def _of_block(block: str, directions: dict[int, tuple[str, str, str]]) -> list[Row]:
     """The rows of the /24 `block`, whose addresses have these ways by their last octet."""
-    by_bit = {NONE << 1 + n: way for n, way in enumerate(sorted({*ways.values()}))} | {NONE: ("", "", "")}
-    bits = {way: bit for bit, way in by_bit.items()}
-    level = [bits[ways[last]] if last in ways else NONE for last in range(256)]
+    by_bit = {NONE << 1 + n: path for n, path in enumerate(sorted({*directions.values()}))} | {NONE: ("", "", "")}
+    bits = {path: bit for bit, path in by_bit.items()}
+    level = [bits[directions[last]] if last in directions else NONE for last in range(256)]
     # From single addresses to the whole block: the ways that serve most of what is below, and the one way of all of it, or 0.
     best, same = [level], [level]
     while len(level) > 1:
@@ -54,12 +54,12 @@ def _of_block(block: str, ways: dict[int, tuple[str, str, str]]) -> list[Row]:
     found: list[Row] = []
     open_ = [(len(best) - 1, 0, NONE)]  # how many bits of the address are left, which prefix, the way of the shorter prefix
     while open_:
-        left, at, way = open_.pop()
-        if same[left][at] == way:
+        left, at, path = open_.pop()
+        if same[left][at] == path:
             continue
-        if not best[left][at] & way:
-            way = best[left][at] & -best[left][at]
-            found.append((f"{block}.{at << left}/{32 - left}", *by_bit[way]))
+        if not best[left][at] & path:
+            path = best[left][at] & -best[left][at]
+            found.append((f"{block}.{at << left}/{32 - left}", *by_bit[path]))
         if left:
-            open_ += [(left - 1, 2 * at, way), (left - 1, 2 * at + 1, way)]
+            open_ += [(left - 1, 2 * at, path), (left - 1, 2 * at + 1, path)]
     return found

@@ -50,14 +50,14 @@ def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
     none: frozenset[Setting] = frozenset()
     for device in devices:
         seen = observed.get(device, none)
-        there = {without_attenuation(setting): setting for setting in seen}
-        goal = frozenset(there.get(without_attenuation(setting), setting) for setting in wanted.get(device, none))
+        existing = {without_attenuation(setting): setting for setting in seen}
+        goal = frozenset(existing.get(without_attenuation(setting), setting) for setting in wanted.get(device, none))
         mine = among(seen, owned.get(device, none))
         _check_compatible(goal)
         foreign = seen - mine - goal
         users = _users(foreign)
         for setting in sorted(goal - seen, key=str):
-            for port, other in _in_the_way(setting, users):
+            for port, other in _blocking(setting, users):
                 conflicts.append(f"{setting} needs {port}, which {other} uses")
         per["kept"][device] = seen & goal
         per["removed"][device] = (seen & mine) - goal
@@ -88,7 +88,7 @@ def _users(held: frozenset[Setting]) -> Users:
     return users
 
 
-def _in_the_way(setting: Setting, users: Users) -> list[tuple[Port, Setting]]:
+def _blocking(setting: Setting, users: Users) -> list[tuple[Port, Setting]]:
     sides = (("in", setting.ingress), ("out", setting.egress))
     return [(side[1], other) for side in sides for other in users.get(side, ()) if clash(setting, other) is not None]
 
@@ -98,7 +98,7 @@ def _check_compatible(held: frozenset[Setting]) -> None:
     users = _users(held)
     for sharing in users.values():
         for one in sharing if len(sharing) > 1 else ():
-            for port, other in _in_the_way(one, users):
+            for port, other in _blocking(one, users):
                 raise Infeasible(f"{one} and {other} both use {port}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optics import Circuit, CrossConnect, DeviceName, HostPort, Link, LinkKind, Port, Setting, Slot, SpectralRoute
+from optics import Circuit, CrossConnect, DeviceName, FrequencySlot, HostPort, Link, LinkKind, Port, Setting, SpectralRoute
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.transition import per_device
 from orchestrator.files.fields import of_fields, stored
@@ -77,4 +77,4 @@ def _setting_data(setting: Setting) -> list[Json]:
 
 def _setting_of(device: DeviceName, ingress: str, egress: str, *edges: int) -> Setting:
     ports = Port(device, ingress), Port(device, egress)
-    return SpectralRoute(*ports, Slot(*edges)) if edges else CrossConnect(*ports)
+    return SpectralRoute(*ports, FrequencySlot(*edges)) if edges else CrossConnect(*ports)

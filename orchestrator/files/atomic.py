@@ -22,7 +22,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     Raises: OSError - it cannot get the name, or a link of another user is on the path; a previous file is unchanged.
     """
-    own_way(path)
+    check_links(path)
     if path.exists() and (not path.is_file() or path.is_relative_to("/dev") or path.is_relative_to("/proc")):
         yield path
         return
@@ -50,7 +50,7 @@ def _settled(path: Path) -> None:
         os.close(fd)
 
 
-def own_way(path: Path) -> None:
+def check_links(path: Path) -> None:
     """Raises: PermissionError - `path`, or a directory on the path to it, is a link that another user made."""
     uids = believed()
     for step in (path.absolute(), *path.absolute().parents):

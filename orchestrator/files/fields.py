@@ -17,8 +17,8 @@ def of_fields(kind: type[T], values: Mapping[str, Any]) -> T:
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     needed = {n for n, f in known.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING}
     if wrong := sorted((values.keys() - known.keys()) | (needed - values.keys())):
-        words = f"the store has a {kind.__name__} whose fields are not those of this version: {', '.join(wrong)}"
-        raise StoreFailed(words, hint="testbed doctor")
+        text = f"the store has a {kind.__name__} whose fields are not those of this version: {', '.join(wrong)}"
+        raise StoreFailed(text, hint="testbed doctor")
     return kind(**values)
 
 
@@ -30,7 +30,7 @@ def stored(read: Callable[[type[T], Mapping[str, Any]], T]) -> Callable[[type[T]
         try:
             return read(kind, data)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            words = f"the store has a {kind.__name__} that this version cannot read: {type(error).__name__}: {error}"
-            raise StoreFailed(words, hint="testbed doctor") from error
+            text = f"the store has a {kind.__name__} that this version cannot read: {type(error).__name__}: {error}"
+            raise StoreFailed(text, hint="testbed doctor") from error
 
     return checked

@@ -19,7 +19,7 @@ from orchestrator.files.reading import read_whole
 SHARED = Path("/run/testbed-locks")
 """Where all users of a machine who may change its labs lock; in a directory where only root creates files."""
 
-TOLD_BY = ("hosts.yml", "devices.yml", "fibres.yml", "programs.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
+STATED_BY = ("hosts.yml", "devices.yml", "fibres.yml", "programs.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
 """The files read from an inventory's directory; Ansible takes the last two from the directory of hosts.yml. The files of programs
 are checked when they are read (`orchestrator.hosts.program`)."""
 MOST_FILES = 5000
@@ -107,7 +107,7 @@ def _inventory(folder: Path) -> Iterator[Path]:
     """The directory and all in it that is read, links included. Raises: Untrusted - too many files to check."""
     yield folder
     count = 0
-    for top in (folder / name for name in TOLD_BY):
+    for top in (folder / name for name in STATED_BY):
         if top.exists():
             yield top
         for where, folders, files in os.walk(top):

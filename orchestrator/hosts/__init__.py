@@ -2,10 +2,10 @@
 
 from orchestrator.hosts.api import (
     AtDown,
-    Beat,
     ClockReading,
     Committed,
     FibreEnd,
+    Heartbeat,
     Held,
     Hello,
     HostEvent,
@@ -27,10 +27,10 @@ from orchestrator.hosts.launch import job_name
 __all__ = [
     "SAMPLE",
     "AtDown",
-    "Beat",
     "ClockReading",
     "Committed",
     "FibreEnd",
+    "Heartbeat",
     "Held",
     "Hello",
     "HostEvent",

@@ -229,7 +229,7 @@ class RankTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """What a rank wrote of itself. state: running, exited (with `code`), killed, absent.
 
     iteration: the current one. phase: start, compute, exchange, hold, end, save (writes a checkpoint); empty where there is no
@@ -253,11 +253,11 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """The processes of a rank. state: as in proc(5), `T` only if all are stopped. beat: why its beat cannot be read, if so."""
+    """The processes of a rank. state: as in proc(5), `T` only if all are stopped. heartbeat: why its beat cannot be read, if so."""
 
     state: str
     cores: float
-    beat: str = ""
+    heartbeat: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,9 @@ def by_hand(job: Job, lab: Lab) -> ByHand:
         if kind.key in job.attached:
             kind.by_hand(job.attached[kind.key], job)
     requests = launch.requests(job, lab, RUN)
-    words = program.program_command(program.of(job, lab), job, resume=False) if job.program else launch.workload_argv(job, False)
+    text = program.program_command(program.of(job, lab), job, resume=False) if job.program else launch.workload_argv(job, False)
     ranks = (RankEnvironment(int(r["env"]["RANK"]), host_of_rank(name), r["env"]) for name, r in requests.items())
-    return ByHand(job.name, tuple(sorted(ranks, key=lambda each: each.rank)), tuple(words), job.uses_rings)
+    return ByHand(job.name, tuple(sorted(ranks, key=lambda each: each.rank)), tuple(text), job.uses_rings)
 
 
 def exports(found: ByHand, rank: int | None) -> list[str]:
@@ -95,17 +95,17 @@ def mpirun(found: ByHand) -> list[str]:
     """For Open MPI, whose ranks go to hosts in the order given."""
     slots = Counter(each.host for each in found.ranks)
     hosts = ",".join(f"{host}:{count}" for host, count in slots.items())
-    words = ["mpirun", "-np", str(len(found.ranks)), "--host", hosts]
-    words += [word for name in found.common for word in ("-x", name)]
-    return [_line(found, {}, words, "$OMPI_COMM_WORLD_RANK", "$OMPI_COMM_WORLD_LOCAL_RANK")]
+    tokens = ["mpirun", "-np", str(len(found.ranks)), "--host", hosts]
+    tokens += [word for name in found.common for word in ("-x", name)]
+    return [_line(found, {}, tokens, "$OMPI_COMM_WORLD_RANK", "$OMPI_COMM_WORLD_LOCAL_RANK")]
 
 
 def torchrun(found: ByHand) -> list[str]:
     """For torchrun, a line for each host: it numbers the ranks by --node-rank, and sets their variables itself."""
     env = found.ranks[0].env
     slots = Counter(each.host for each in found.ranks)
-    words = list(found.command)
-    words = words[1:] if words[0] in ("python", "python3") else ["--no-python", *words]
+    tokens = list(found.command)
+    tokens = tokens[1:] if tokens[0] in ("python", "python3") else ["--no-python", *tokens]
     set_by_it = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     lines = []
     for number, (host, count) in enumerate(slots.items()):
@@ -113,7 +113,7 @@ def torchrun(found: ByHand) -> list[str]:
         given = {name: value for name, value in (found.common | own).items() if name not in set_by_it}
         options = [f"--nnodes={len(slots)}", f"--nproc-per-node={count}", f"--node-rank={number}"]
         options += [f"--master-addr={env['MASTER_ADDR']}", f"--master-port={env['MASTER_PORT']}"]
-        lines += [f"# on {host}", shlex.join(["env", *(f"{k}={v}" for k, v in given.items()), "torchrun", *options, *words])]
+        lines += [f"# on {host}", shlex.join(["env", *(f"{k}={v}" for k, v in given.items()), "torchrun", *options, *tokens])]
     return lines
 
 

@@ -138,7 +138,7 @@ class Channel:
             for line in lines:
                 self._line(line)
         if channel.closed or channel.eof_received:
-            self._lost(self._last_words(channel))
+            self._lost(self._last_lines(channel))
 
     def _line(self, line: bytes) -> None:
         try:
@@ -157,9 +157,9 @@ class Channel:
         except (ValueError, KeyError, TypeError):
             self._lost("garbled", Garbled(f"{self.host.name}: its agent wrote {line[:200]!r}"))
 
-    def _last_words(self, channel: paramiko.Channel) -> str:
-        said = channel.recv_stderr(4096).decode(errors="replace").strip() if channel.recv_stderr_ready() else ""
-        return said.splitlines()[-1] if said else "closed by the other side"
+    def _last_lines(self, channel: paramiko.Channel) -> str:
+        text = channel.recv_stderr(4096).decode(errors="replace").strip() if channel.recv_stderr_ready() else ""
+        return text.splitlines()[-1] if text else "closed by the other side"
 
     def _lost(self, why: str, error: TestbedError | None = None) -> None:
         if self._channel is None:
@@ -187,12 +187,12 @@ class Channel:
 
 def refusal(host: HostName, answer: Mapping[str, Any]) -> TestbedError:
     """The error for a reply that refuses, in the agent's own words: Locked where a newer run holds the host."""
-    words = f"{host}: {answer.get('error')}"
+    text = f"{host}: {answer.get('error')}"
     if answer.get("code") == "overtaken":
         hint = "testbed lock shows who holds the lab, testbed status what is done; if no run does, the newer one used "
         hint += "another store or had a clock ahead of this one: testbed doctor"
-        return Locked(words, hint=hint)
-    return Refused(words)
+        return Locked(text, hint=hint)
+    return Refused(text)
 
 
 def _hang_up(transport: paramiko.Transport) -> None:

@@ -137,14 +137,14 @@ class Channels:
         def send(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
             return self._channels[host_of_rank(name)].send(op, **{**token, **fields})  # `traffic` has a `token` of its own
 
-        async def in_turn(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
+        async def one_by_one(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
             async with self._at_once.room():
                 future = send(name, fields)
                 await asyncio.wait([future], timeout=timeout_s)
                 return future
 
         if bounded:
-            sent = dict(zip(requests, await asyncio.gather(*(in_turn(*each) for each in requests.items())), strict=True))
+            sent = dict(zip(requests, await asyncio.gather(*(one_by_one(*each) for each in requests.items())), strict=True))
         else:
             sent = {name: send(name, fields) for name, fields in requests.items()}
             if sent:

@@ -18,7 +18,7 @@ import playbooks
 import workloads
 from orchestrator.extensions import folders
 from orchestrator.inventory.hosts import Host
-from orchestrator.inventory.slices import Slice
+from orchestrator.inventory.partitions import Partition
 
 PLAYBOOKS = Path(playbooks.__path__[0])
 AGENT = Path(agent.__path__[0])
@@ -55,7 +55,9 @@ PORT_SYSCTLS: tuple[tuple[str, str, bool], ...] = (
 
 
 def facts(host: Host) -> dict[str, Any]:
-    """The facts of one host, with `sha`: the digest of everything provisioning installs there. A slice has those of its host."""
+    """The facts of one host, with `sha`: the digest of everything provisioning installs there. A partition has those of its
+    host.
+    """
     host = host.whole or host
     names = [port.interface for _, port in sorted(host.ports.items())]
     names += [port.eth for _, port in sorted(host.ports.items()) if port.eth]
@@ -86,25 +88,25 @@ def facts(host: Host) -> dict[str, Any]:
     }
     if host.job_users:
         found["job_users"] = list(host.job_users)
-    if host.slices:
-        own = {host.lane_address(lane) for part in host.slices.values() for lane in part.lanes}
-        found["echo"] = [address for address in lanes if address not in own]  # the slices' agents answer there
-        found["slices"] = {name: _slice(host, part) for name, part in sorted(host.slices.items())}
+    if host.partitions:
+        own = {host.lane_address(lane) for part in host.partitions.values() for lane in part.lanes}
+        found["echo"] = [address for address in lanes if address not in own]  # the partitions' agents answer there
+        found["partitions"] = {name: _partition(host, part) for name, part in sorted(host.partitions.items())}
         found["ports"] = [port | {"mbps": host.port_mbps.get(port["number"])} for port in found["ports"]]
     found["sha"] = hashlib.sha256(json.dumps([found, program_digest()], sort_keys=True).encode()).hexdigest()
     return found
 
 
-def _slice(host: Host, part: Slice) -> dict[str, Any]:
-    """What the agents of a host are told of one of its slices."""
+def _partition(host: Host, part: Partition) -> dict[str, Any]:
+    """What the agents of a host are told of one of its partitions."""
     lanes = [host.lane_address(lane) for lane in part.lanes]
     known = {"index": part.index, "lanes": lanes, "cpus": part.cpus, "share": part.share, "mig": list(part.mig)}
     return {key: value for key, value in known.items() if value not in ("", None, [])}
 
 
 def own_agent(host: Host) -> str:
-    """What stands before a command to the agent of a host: empty, but for a slice."""
-    at = f"slices/{host.slice.name}" if host.slice else ""
+    """What stands before a command to the agent of a host: empty, but for a partition."""
+    at = f"partitions/{host.partition.name}" if host.partition else ""
     return f"env TESTBED_VAR=/var/lib/testbed/{at} TESTBED_RUN=/run/testbed/{at} " if at else ""
 
 
@@ -130,10 +132,16 @@ def _files(of: Mapping[str, Path], *endings: str) -> tuple[tuple[str, bytes], ..
 @lru_cache(maxsize=1)
 def workload_files() -> tuple[tuple[str, bytes], ...]:
     """The files of the directory that is in the jobs' PYTHONPATH."""
-    beside = folders("rank")
-    above = sorted({f"{package}/__init__.py" for name in beside for package in map(str, PurePath(name).parents) if package != "."})
+    neighbour = folders("rank")
+    above = sorted(
+        {f"{package}/__init__.py" for name in neighbour for package in map(str, PurePath(name).parents) if package != "."}
+    )
     # without these, another package of that name that is installed on the host would be taken, wherever that is
-    return (*_files({"workloads": Path(workloads.__path__[0]), **beside}, ".py"), *((name, b"") for name in above), *TORCH_BACKEND)
+    return (
+        *_files({"workloads": Path(workloads.__path__[0]), **neighbour}, ".py"),
+        *((name, b"") for name in above),
+        *TORCH_BACKEND,
+    )
 
 
 @lru_cache(maxsize=1)

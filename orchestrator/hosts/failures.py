@@ -20,9 +20,9 @@ def one_error(failed: Mapping[str, TestbedError], done: int = 0) -> TestbedError
     kind = next((k for k in _BY_WEIGHT if any(isinstance(e, k) for e in errors)), type(errors[0]))
     alike: dict[str, dict[str, None]] = {}  # ranks of a host may fail alike, too
     for error in errors:
-        host, found, words = str(error).partition(": ")
-        alike.setdefault(words if found else str(error), {})[host if found else ""] = None
-    lines = [f"{_several(list(hosts))}{words}" for words, hosts in alike.items()]
+        host, found, text = str(error).partition(": ")
+        alike.setdefault(text if found else str(error), {})[host if found else ""] = None
+    lines = [f"{_several(list(hosts))}{text}" for text, hosts in alike.items()]
     if done:
         lines.append(f"({done} other host{'s' if done > 1 else ''} did it)")
     return kind("\n".join(lines), hint=next((e.hint for e in errors if e.hint), ""))

@@ -14,9 +14,9 @@ from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.jobs import HostJobs
 from orchestrator.hosts.measurements import Measurements
 from orchestrator.hosts.plays import Plays, lines
+from orchestrator.hosts.ring_changes import RingChanges
 from orchestrator.hosts.routes import HostRoutes
 from orchestrator.hosts.slots import HostSlots
-from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
 from orchestrator.settings import BOUNDS
 
@@ -32,7 +32,7 @@ class Hosts:
         self._plays = Plays(lab, inventory, artefacts, at_once)
         self.routes = HostRoutes(self.channels, self._plays)
         self.measure = Measurements(self.channels)
-        self.turns = Turns(self.channels)
+        self.ring_changes = RingChanges(self.channels)
         self.slots = HostSlots(self.channels)
         self.jobs = HostJobs(self.channels, self._plays)
 
@@ -51,7 +51,7 @@ class Hosts:
         names = self.channels.names(names)
         if not names:
             return {}
-        # A slice has the facts of its host, whose agent provides for all slices.
+        # A partition has the facts of its host, whose agent provides for all partitions.
         machines = {name: self.channels.lab.hosts[self.channels.lab.hosts[name].machine] for name in names}
         payloads = {host.name: render.pack(facts.facts(host), host.name) for host in machines.values()}
         play = await self._plays.play(
@@ -65,7 +65,7 @@ class Hosts:
         )
         found = {}
         for name in names:
-            done, started = lines(name, play.said[machines[name].name]["provision"], 2)
+            done, started = lines(name, play.reported[machines[name].name]["provision"], 2)
             found[name] = Provisioned(name, tuple(done["changed"]), tuple(done["notes"]), started["started"])
         failed = {name: hello for name, hello in (await self.channels.connect(names)).items() if not isinstance(hello, Hello)}
         failed |= {

@@ -42,8 +42,8 @@ class HostJobs:
             return ()
         wanted = program.of(job, self.channels.lab)
         answers = await self.channels.ask_all(job.hosts, "job.ready", program.needs(wanted))
-        lacking = tuple(name for name, values in answers.items() if values["files"] is False)
-        if not lacking:
+        missing = tuple(name for name, values in answers.items() if values["files"] is False)
+        if not missing:
             return ()
         content = program.files_of(wanted, self.plays.inventory)
         if hashlib.sha256(content).hexdigest() != wanted.digest:
@@ -54,9 +54,9 @@ class HostJobs:
             last = offset + len(piece) == len(packed)
             data = base64.b64encode(piece).decode()
             await self.channels.ask_all(
-                lacking, "job.files", {"files": wanted.digest, "offset": offset, "data": data, "last": last}, UNPACK_S
+                missing, "job.files", {"files": wanted.digest, "offset": offset, "data": data, "last": last}, UNPACK_S
             )
-        return lacking
+        return missing
 
     async def launch(
         self,
@@ -97,7 +97,7 @@ class HostJobs:
             play = await self.plays.play(
                 "stop_job.yml", list(payloads), {"testbed_agent": self.plays.agents(payloads), "testbed_requests": payloads}
             )
-            unused = {host for host in by_host(lost) if play.said[host]["stop"].strip() == UNUSED}
+            unused = {host for host in by_host(lost) if play.reported[host]["stop"].strip() == UNUSED}
             answers |= _answers(play, "stop", [rank for rank in lost if host_of_rank(rank) not in unused])
             answers |= {rank: {"state": "absent"} for rank in lost if host_of_rank(rank) in unused}
         return _states(answers)
@@ -113,7 +113,7 @@ class HostJobs:
         play = await self.plays.play("collect.yml", names, {"testbed_agent": self.plays.agents(names), "testbed_job": job})
         found = {}
         for name in names:
-            archive = base64.b64decode(lines(name, play.said[name]["collect"], 1)[0]["archive"])
+            archive = base64.b64decode(lines(name, play.reported[name]["collect"], 1)[0]["archive"])
             _unpack(archive, self.plays.artefacts / name)
             found[name] = self.plays.artefacts / name / job
         return found
@@ -124,7 +124,7 @@ def _answers(play: Play, task: str, ranks: Collection[RankName]) -> dict[RankNam
     return {
         rank: values
         for host, here in by_host(ranks).items()
-        for rank, values in zip(here, lines(host, play.said[host][task], len(here)), strict=True)
+        for rank, values in zip(here, lines(host, play.reported[host][task], len(here)), strict=True)
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from optics.plain import counted, seconds_text
 from optics.ranks import RankName
-from orchestrator.hosts.api import Beat
+from orchestrator.hosts.api import Heartbeat
 
 FACTOR, LEAST_MS = 1.5, 5.0
 """A rank is slow that computes this many times as long as the median of the others, and so much longer (ms)."""
@@ -40,7 +40,7 @@ def slowest_rank(compute_ms: Mapping[RankName, float]) -> tuple[RankName, float,
     return rank, known[rank], statistics.median(ms for name, ms in known.items() if name != rank)
 
 
-def slow_words(compute_ms: Mapping[RankName, float], *, always: bool = False) -> str:
+def slow_text(compute_ms: Mapping[RankName, float], *, always: bool = False) -> str:
     """The slowest rank, if it is slow; always: also if it is not. Times as `slowest_rank`."""
     found = slowest_rank(compute_ms)
     if found is None or not (always or is_slow(found[1], found[2])):
@@ -53,38 +53,42 @@ def is_slow(its_ms: float, others_ms: float) -> bool:
     return its_ms > FACTOR * others_ms and its_ms >= others_ms + LEAST_MS
 
 
-def medians(beats: Collection[Beat]) -> dict[RankName, float]:
+def medians(heartbeats: Collection[Heartbeat]) -> dict[RankName, float]:
     """Of each rank the median compute_ms of the iterations that came with its beat."""
-    return {beat.rank: statistics.median(times.compute_ms for times in beat.times) for beat in beats if beat.times}
+    return {
+        heartbeat.rank: statistics.median(times.compute_ms for times in heartbeat.times)
+        for heartbeat in heartbeats
+        if heartbeat.times
+    }
 
 
-def silent(beats: Collection[Beat], iteration_ms: float | None) -> tuple[list[Beat], list[Beat]]:
+def silent(heartbeats: Collection[Heartbeat], iteration_ms: float | None) -> tuple[list[Heartbeat], list[Heartbeat]]:
     """The running ranks that are silent, and those that wait for others as long; iteration_ms: what is usual."""
-    still = stands(beats, max(LEAST_S, ITERATIONS * (iteration_ms or 0) / 1e3))
+    still = waiting_ranks(heartbeats, max(LEAST_S, ITERATIONS * (iteration_ms or 0) / 1e3))
     stopped = [b for b in still if b.phase == "compute" or (b.phase == "exchange" and ALIVE_S < b.alive_s < math.inf)]
     waiting = [b for b in still if b.phase == "exchange" and b not in stopped]
     return stopped + [b for b in still if b.phase in BETWEEN and waiting], waiting
 
 
-def stands(beats: Collection[Beat], limit_s: float) -> list[Beat]:
+def waiting_ranks(heartbeats: Collection[Heartbeat], limit_s: float) -> list[Heartbeat]:
     """The running ranks that have done the same for longer than they may, which is this in an iteration; never in a pause."""
-    return [b for b in beats if b.state == "running" and max(limit_s, _least_s(b)) < b.age_s < math.inf]
+    return [b for b in heartbeats if b.state == "running" and max(limit_s, _least_s(b)) < b.age_s < math.inf]
 
 
-def _least_s(beat: Beat) -> float:
+def _least_s(heartbeat: Heartbeat) -> float:
     """How long (s) a rank may at least be in its phase."""
-    if beat.phase == "save":
-        return max(SAVE_S, ITERATIONS * beat.save_s) if beat.save_s else START_S
-    return {"start": START_S, "hold": math.inf, "": math.inf}.get(beat.phase, 0.0)
+    if heartbeat.phase == "save":
+        return max(SAVE_S, ITERATIONS * heartbeat.save_s) if heartbeat.save_s else START_S
+    return {"start": START_S, "hold": math.inf, "": math.inf}.get(heartbeat.phase, 0.0)
 
 
-def silent_words(beats: Collection[Beat], iteration_ms: float | None) -> str:
+def silent_text(heartbeats: Collection[Heartbeat], iteration_ms: float | None) -> str:
     """Which ranks are silent, or that all wait; empty if neither. iteration_ms: as `silent`."""
-    still, waiting = silent(beats, iteration_ms)
+    still, waiting = silent(heartbeats, iteration_ms)
     if still:
         names = ", ".join(b.rank for b in still[:_SHOWN]) + (f" and {len(still) - _SHOWN} more" if len(still) > _SHOWN else "")
-        words = f"{names} silent for {seconds_text(max(b.age_s for b in still))} in iteration {min(b.iteration for b in still)}"
-        return words + (f", {counted(len(waiting), 'rank')} waiting" if waiting else "")
+        text = f"{names} silent for {seconds_text(max(b.age_s for b in still))} in iteration {min(b.iteration for b in still)}"
+        return text + (f", {counted(len(waiting), 'rank')} waiting" if waiting else "")
     if waiting:
         age = seconds_text(min(b.age_s for b in waiting))
         return f"{counted(len(waiting), 'rank')} waiting for an exchange for {age} in iteration {waiting[0].iteration}"

@@ -15,7 +15,7 @@ from orchestrator.hosts import program, render
 from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
-from orchestrator.inventory.slices import MOST
+from orchestrator.inventory.partitions import MOST
 from workloads.programs.options import OPTIONS
 
 MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that the next run never meets a dying rank 0
@@ -43,9 +43,9 @@ def requests(
     Raises: Infeasible - nccl on a host without a GPU for each of its ranks.
     """
     nccl = backend(job, lab) == "nccl"
-    lacking = [name for name in job.hosts if nccl and not lab.hosts[name].gpus]
-    if lacking:
-        raise Infeasible(f"job {job.name}: backend nccl, but {', '.join(lacking)} have no GPU (testbed_gpus)")
+    missing = [name for name in job.hosts if nccl and not lab.hosts[name].gpus]
+    if missing:
+        raise Infeasible(f"job {job.name}: backend nccl, but {', '.join(missing)} have no GPU (testbed_gpus)")
     for host, here in by_host(job.ranks).items():
         if nccl and len(here) > (gpus := lab.hosts[host].gpus):
             raise Infeasible(f"job {job.name}: backend nccl, {len(here)} ranks on {host} and {gpus} GPUs (testbed_gpus)")
@@ -109,21 +109,21 @@ def backend(job: Job, lab: Lab) -> str:
 
 def workload_argv(job: Job, resume: bool) -> list[str]:
     """The workload's command line: each of the job's args is an option of it; true is a bare flag, false is left out."""
-    words = ["python3", "-m", f"workloads.programs.{job.workload}"]
+    tokens = ["python3", "-m", f"workloads.programs.{job.workload}"]
     for key, value in job.args.items():
         option = f"--{key.replace('_', '-')}"
         if value is True:
-            words.append(option)
+            tokens.append(option)
         elif value is not False:
-            words += [option, str(value)]
-    if resume and resumable(job) and "--resume" not in words:
-        words.append("--resume")
-    return words
+            tokens += [option, str(value)]
+    if resume and resumable(job) and "--resume" not in tokens:
+        tokens.append("--resume")
+    return tokens
 
 
 def _master_port(host: Host, run: str) -> int:
-    """Where rank 0 of a job's run meets the others: slices of one host have ports of their own."""
-    first, count = (host.slice.index * (MASTER_PORTS // MOST), MASTER_PORTS // MOST) if host.slice else (0, MASTER_PORTS)
+    """Where rank 0 of a job's run meets the others: partitions of one host have ports of their own."""
+    first, count = (host.partition.index * (MASTER_PORTS // MOST), MASTER_PORTS // MOST) if host.partition else (0, MASTER_PORTS)
     return MASTER_PORT + first + sum(run.encode()) % count
 
 

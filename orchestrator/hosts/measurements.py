@@ -13,10 +13,10 @@ from optics import HostName, HostPort, TestbedError
 from optics.plain import printable
 from optics.ranks import RankName, by_host
 from orchestrator.hosts.api import (
-    Beat,
     ClockReading,
     FibreEnd,
     Flow,
+    Heartbeat,
     Load,
     PortCounters,
     Probe,
@@ -134,23 +134,23 @@ class Measurements:
         answers = await self.channels.ask(requests, "counters.kept")
         return {rank: Tail(v["data"], v["offset"], v["size"], "") for rank, v in answers.items()}
 
-    async def beats(
+    async def heartbeats(
         self, job: str, ranks: Collection[RankName], after: Mapping[RankName, int] | None = None, timeout_s: float = 5.0
-    ) -> Mapping[RankName, Beat]:
+    ) -> Mapping[RankName, Heartbeat]:
         """What each rank of a job wrote of itself, with its iterations after `after` (None: the latest, 255 at most).
 
         A rank whose host does not answer within `timeout_s`, or whose agent is too old to know, is left out.
         """
 
-        async def one(rank: RankName) -> Beat | None:
+        async def one(rank: RankName) -> Heartbeat | None:
             request = {"name": on_host(job, rank), "after": (after or {}).get(rank, -1)}
             try:
-                return _beat(rank, (await self.channels.ask({rank: request}, "beats", timeout_s))[rank])
+                return _beat(rank, (await self.channels.ask({rank: request}, "heartbeats", timeout_s))[rank])
             except (TestbedError, KeyError, TypeError, ValueError):
                 return None
 
         found = await asyncio.gather(*map(one, ranks))
-        return {beat.rank: beat for beat in found if beat is not None}
+        return {heartbeat.rank: heartbeat for heartbeat in found if heartbeat is not None}
 
     async def load(self, job: str, ranks: Collection[RankName], for_s: float = 1.0) -> Mapping[HostName, Load]:
         """Who uses the processors of these ranks' hosts, looked at for `for_s` (0.1 to 10, s).
@@ -200,18 +200,20 @@ def _probe(source: HostName, r: Mapping[str, Any]) -> Probe:
     )
 
 
-def _beat(rank: RankName, v: Mapping[str, Any]) -> Beat:
-    """Read an answer to `beats`. Raises: KeyError, TypeError, ValueError - it is none."""
-    now = v["beat"] or {"iteration": 0, "phase": "", "age_s": math.inf, "alive_s": None}
+def _beat(rank: RankName, v: Mapping[str, Any]) -> Heartbeat:
+    """Read an answer to `heartbeats`. Raises: KeyError, TypeError, ValueError - it is none."""
+    now = v["heartbeat"] or {"iteration": 0, "phase": "", "age_s": math.inf, "alive_s": None}
     alive_s = math.inf if now["alive_s"] is None else float(now["alive_s"])
     times = tuple(RankTimes(int(n), int(at), *(us / 1e3 for us in row[:6]), *map(int, row[6:])) for n, at, *row in v["times"])
     ages = alive_s, float(now.get("save_s", 0.0))
-    return Beat(rank, v["state"], v.get("code"), int(now["iteration"]), now["phase"], float(now["age_s"]), times, *ages)
+    return Heartbeat(rank, v["state"], v.get("code"), int(now["iteration"]), now["phase"], float(now["age_s"]), times, *ages)
 
 
 def _load(host: HostName, v: Mapping[str, Any], names: Mapping[str, RankName]) -> Load:
     """Read an answer to `load`. Raises: KeyError, TypeError, ValueError - it is none."""
-    ranks = {names[n]: RankLoad(str(r["state"]), float(r["cores"]), str(r["beat"])) for n, r in v["ranks"].items() if n in names}
+    ranks = {
+        names[n]: RankLoad(str(r["state"]), float(r["cores"]), str(r["heartbeat"])) for n, r in v["ranks"].items() if n in names
+    }
     others = tuple(Process(int(p["pid"]), printable(str(p["command"]))[:15], float(p["cores"])) for p in v["others"])
     flows, past = (tuple(map(_flow, v.get(name, ()))) for name in ("flows", "past"))
     sent, again = int(v["sent"]), int(v["again"])

@@ -23,15 +23,15 @@ def arguments(host: Host) -> list[str]:
     options = {"BatchMode": "yes", "ConnectTimeout": f"{CONNECT_S:.0f}", "StrictHostKeyChecking": "yes", **target.options}
     if target.known_hosts:
         options["UserKnownHostsFile"] = f'"{Path(target.known_hosts).expanduser()}"'
-    words = ["ssh", "-p", str(target.port)]
+    tokens = ["ssh", "-p", str(target.port)]
     if target.user:
-        words += ["-l", target.user]
+        tokens += ["-l", target.user]
     if target.key_file:
-        words += ["-i", str(Path(target.key_file).expanduser())]
+        tokens += ["-i", str(Path(target.key_file).expanduser())]
         options.setdefault("IdentitiesOnly", "yes")
     for name, value in options.items():
-        words += ["-o", f"{name}={value}"]
-    return [*words, target.address]
+        tokens += ["-o", f"{name}={value}"]
+    return [*tokens, target.address]
 
 
 def remote(command: Sequence[str]) -> str:
@@ -45,9 +45,9 @@ def run(host: Host, command: Sequence[str], *, capture: bool = False, timeout_s:
     Raises: Missing - there is no ssh here. Unreachable - nothing was run. TimedOut - not finished after `timeout_s` (s), perhaps
     still running there.
     """
-    words = [*arguments(host), *(["--", remote(command)] if command else [])]
+    tokens = [*arguments(host), *(["--", remote(command)] if command else [])]
     try:
-        ended = subprocess.run(words, capture_output=capture, timeout=timeout_s, check=False)
+        ended = subprocess.run(tokens, capture_output=capture, timeout=timeout_s, check=False)
     except FileNotFoundError:
         raise Missing("the program ssh is not installed", hint="apt-get install openssh-client") from None
     except subprocess.TimeoutExpired:

@@ -57,7 +57,7 @@ class Plays:
                 except asyncio.CancelledError:  # it goes on: whoever comes next is to find what it leaves, and not before it does
                     await asyncio.wait([playing])
                     raise
-                play.said |= _renamed(done.said, hosts)
+                play.reported |= _renamed(done.reported, hosts)
                 play.failed |= _renamed(done.failed, hosts)
         if play.failed:
             raise one_error(play.failed, len(names) - len(play.failed))
@@ -68,7 +68,9 @@ class Plays:
         return {name: own_agent(self.lab.hosts[name]) for name in names}
 
     def _on_machines(self, names: Collection[HostName]) -> Iterator[dict[HostName, HostName]]:
-        """The hosts by the names of their machines, which Ansible knows; more than once where several are slices of one machine."""
+        """The hosts by the names of their machines, which Ansible knows; more than once where several are partitions of one
+        machine.
+        """
         rounds: list[dict[HostName, HostName]] = [{}]
         for name in names:
             machine = self.lab.hosts[name].machine

@@ -70,8 +70,8 @@ def program_archive(folder: Path, uids: Collection[int]) -> bytes:
 def _walk(folder: Path, uids: Collection[int], problems: list[str]) -> Iterator[Path]:
     """The files below a directory in the order of their names; what cannot be copied goes to `problems`."""
     try:
-        if words := _untrusted(folder.stat(), uids):
-            problems.append(f"{folder}: {words}")
+        if text := _untrusted(folder.stat(), uids):
+            problems.append(f"{folder}: {text}")
             return
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
@@ -104,8 +104,8 @@ def _content(path: Path, most: int, uids: Collection[int]) -> tuple[bytes, bool]
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(fd):
         found = os.fstat(fd)
-        if words := _untrusted(found, uids):
-            raise OSError(words)
+        if text := _untrusted(found, uids):
+            raise OSError(text)
         if stat.S_ISREG(found.st_mode) and found.st_size > most:
             raise OSError(f"with it the files are larger than {MOST_BYTES >> 20} MiB; a data set belongs on the hosts, with `path`")
         return read_whole(fd, most), bool(found.st_mode & stat.S_IXUSR)
@@ -171,7 +171,7 @@ def directory(program: Program) -> str:
 
 def program_command(program: Program, job: Job, *, resume: bool) -> list[str]:
     """The program's command line: the owner's words, then one word for each argument."""
-    given = [word for name, value in job.args.items() if name in program.args for word in program.args[name].words(value)]
+    given = [word for name, value in job.args.items() if name in program.args for word in program.args[name].text(value)]
     again = [word for word in (program.resume or ()) if resume and word not in given]
     where = directory(program)
     return [
@@ -183,7 +183,7 @@ def program_command(program: Program, job: Job, *, resume: bool) -> list[str]:
 
 def rank_argv(program: Program, job: Job, *, resume: bool) -> list[str]:
     """The command line of a rank: the supervisor, what it has to know, and the program's own."""
-    words = ["python3", "-m", "workloads.programs.supervise", "--program", program.name]
+    tokens = ["python3", "-m", "workloads.programs.supervise", "--program", program.name]
     shows = program.iterations
     for option, value in (
         ("--directory", directory(program)),
@@ -193,8 +193,8 @@ def rank_argv(program: Program, job: Job, *, resume: bool) -> list[str]:
         *(("--key", f"{name}={key}") for name, key in shows.keys.items()),
     ):
         if value:
-            words.append(f"{option}={value}")
-    return [*words, "--", *program_command(program, job, resume=resume)]
+            tokens.append(f"{option}={value}")
+    return [*tokens, "--", *program_command(program, job, resume=resume)]
 
 
 def rank_environment(program: Program, job: Job, run: str, env: Mapping[str, str]) -> dict[str, str]:

@@ -33,7 +33,7 @@ class HostRoutes:
             "stage_rules.yml", list(payloads), {"testbed_agent": self.plays.agents(payloads), "testbed_rules": payloads}
         )
         return {
-            name: _staged(lines(name, play.said[name]["stage"], sum(name in hosts for hosts in generations.values())))
+            name: _staged(lines(name, play.reported[name]["stage"], sum(name in hosts for hosts in generations.values())))
             for name in payloads
         }
 
@@ -66,13 +66,13 @@ class HostRoutes:
         return {name: self._committed(name, values) for name, values in answers.items()}
 
     async def hold(
-        self, generation: int, names: Collection[HostName], revert_after_s: float, *, kick: bool = True
+        self, generation: int, names: Collection[HostName], revert_after_s: float, *, flush: bool = True
     ) -> Mapping[HostName, Held]:
         """Make a generation active that leaves pairs without a route, until the next commit or for `revert_after_s`.
 
-        kick: the hosts push the sockets that waited as soon as it ends.
+        flush: the hosts push the sockets that waited as soon as it ends.
         """
-        request = {"generation": generation, "revert_after_s": revert_after_s, "hold": True, "kick": kick}
+        request = {"generation": generation, "revert_after_s": revert_after_s, "hold": True, "flush": flush}
         answers = await self.channels.ask_all(names, "commit", request)
         waiting = {name: values.get("waiting") or {} for name, values in answers.items()}
         return {n: Held(n, w.get("sockets", 0), w.get("found", 0), w.get("skipped", "")) for n, w in waiting.items()}

@@ -30,7 +30,7 @@ from orchestrator.settings import BOUNDS
 class Play:
     """The result of a playbook: what each host printed per task, and the hosts that failed."""
 
-    said: dict[HostName, dict[str, str]] = field(default_factory=dict)
+    reported: dict[HostName, dict[str, str]] = field(default_factory=dict)
     failed: dict[HostName, TestbedError] = field(default_factory=dict)
 
 
@@ -63,14 +63,16 @@ class Ansible:
             started = self._start(playbook)
         code, late = started.run(names, variables, timeout_s)
         found, folder = started.found, started.folder
-        missing = sorted(name for name in names if name not in found.said and name not in found.failed)
+        missing = sorted(name for name in names if name not in found.reported and name not in found.failed)
         if (code != 0 and not found.failed) or missing:
             text = (folder / "artifacts").glob("*/stdout")
-            said = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
-            words = f"{playbook}: ansible-playbook {_ending(code, late, timeout_s)}"
+            message = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
+            sentence = f"{playbook}: ansible-playbook {_ending(code, late, timeout_s)}"
             if missing:
-                words += f"; no result of {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else "")
-            raise Refused(f"{words}: {said}" if said else f"{words} and printed nothing", hint=f"all of it is in {folder}")
+                sentence += f"; no result of {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else "")
+            raise Refused(
+                f"{sentence}: {message}" if message else f"{sentence} and printed nothing", hint=f"all of it is in {folder}"
+            )
         return found
 
     def _start(self, playbook: str) -> _Started:
@@ -116,7 +118,7 @@ class Ansible:
         if self._work is None:
             return
         folder = self._work.path
-        asked = [link for path in sorted(folder.iterdir()) if path.is_socket() and (link := _told_to_end(path))]
+        asked = [link for path in sorted(folder.iterdir()) if path.is_socket() and (link := _asked_to_end(path))]
         for link in asked:
             with suppress(OSError), link:
                 while link.recv(4096):  # its greeting and its consent; it hangs up when it ends
@@ -128,7 +130,7 @@ class Ansible:
         self._work = None
 
 
-def _told_to_end(path: Path) -> socket.socket | None:
+def _asked_to_end(path: Path) -> socket.socket | None:
     """A link to the ssh(1) of this control socket, told to end as by `ssh -O exit` (OpenSSH's PROTOCOL.mux); None: it is gone."""
     hello, version, terminate, number = 0x00000001, 4, 0x10000005, 0
     link = socket.socket(socket.AF_UNIX)
@@ -146,13 +148,13 @@ class _Started:
     """An Ansible that waits for its words: the hosts and the variables of its play. `found` grows while it runs."""
 
     def __init__(
-        self, playbook: str, folder: Path, words: Path, inventory: Path, environment: Mapping[str, str], withheld: Collection[str]
+        self, playbook: str, folder: Path, text: Path, inventory: Path, environment: Mapping[str, str], withheld: Collection[str]
     ) -> None:
         self.playbook, self.folder, self.found = playbook, folder, Play()
         self._inventory, self._environment, self._withheld = inventory, environment, withheld
-        os.mkfifo(words, mode=0o600)
-        self._words = words
-        self._fd = os.open(words, os.O_RDWR | os.O_CLOEXEC)  # neither waits for a reader nor loses what nobody has read yet
+        os.mkfifo(text, mode=0o600)
+        self._text = text
+        self._fd = os.open(text, os.O_RDWR | os.O_CLOEXEC)  # neither waits for a reader nor loses what nobody has read yet
         self._give_up: float | None = None
         self._code: int | None = None
         self._late = False
@@ -163,10 +165,10 @@ class _Started:
     def run(self, names: Collection[HostName], variables: Mapping[str, Any], timeout_s: float) -> tuple[int | None, bool]:
         """Give it its words and wait; return its exit code (None: a signal ended it), and whether it had to be stopped."""
         given = self.folder / "variables.json"
-        words = json.dumps(["--limit", ",".join(sorted(names)), "-e", f"@{given}", str(PLAYBOOKS / self.playbook)])
+        text = json.dumps(["--limit", ",".join(sorted(names)), "-e", f"@{given}", str(PLAYBOOKS / self.playbook)])
         try:
             given.write_text(json.dumps(dict(variables)), encoding="utf-8")
-            (self.folder / "words.json").write_text(words, encoding="utf-8")
+            (self.folder / "words.json").write_text(text, encoding="utf-8")
         except BaseException:  # no room for them
             self.forget()
             raise
@@ -182,13 +184,13 @@ class _Started:
         with suppress(OSError):  # those of other plays are beside it
             self.folder.parent.rmdir()
 
-    def _end(self, words: bytes, timeout_s: float) -> None:
+    def _end(self, text: bytes, timeout_s: float) -> None:
         """Say this to it, and wait for its end, or end it."""
         self._give_up = time.monotonic() + timeout_s
-        os.write(self._fd, words)
+        os.write(self._fd, text)
         self._thread.join()
         os.close(self._fd)
-        self._words.unlink(missing_ok=True)
+        self._text.unlink(missing_ok=True)
 
     def _carry_out(self) -> None:
         try:
@@ -197,7 +199,7 @@ class _Started:
             runner = ansible_runner.interface.init_runner(
                 private_data_dir=str(self.folder),
                 binary=sys.executable,
-                cmdline=shlex.join(["-P", str(PLAYBOOKS / "ansible_playbook.py"), str(self._words)]),
+                cmdline=shlex.join(["-P", str(PLAYBOOKS / "ansible_playbook.py"), str(self._text)]),
                 inventory=str(self._inventory),
                 envvars=dict(self._environment),
                 settings={"pexpect_timeout": 1, "suppress_env_files": False},
@@ -246,13 +248,13 @@ def _hear(event: Mapping[str, Any], found: Play) -> None:
     data = event.get("event_data") or {}
     host, result = str(data.get("host")), data.get("res") or {}
     if kind == "runner_on_ok":
-        found.said.setdefault(host, {})[data.get("task", "")] = str(result.get("stdout", ""))
+        found.reported.setdefault(host, {})[data.get("task", "")] = str(result.get("stdout", ""))
     elif kind == "runner_on_unreachable":
-        words = " ".join(str(result.get("msg", "")).split())
-        found.failed[host] = Unreachable(f"{host}: Ansible cannot reach it: {words}", hint=f"ansible -i inventory {host} -m ping")
+        text = " ".join(str(result.get("msg", "")).split())
+        found.failed[host] = Unreachable(f"{host}: Ansible cannot reach it: {text}", hint=f"ansible -i inventory {host} -m ping")
     elif kind == "runner_on_failed":
-        words = str(result.get("stdout") or result.get("stderr") or result.get("msg") or "").strip()
-        found.failed[host] = _refused_by_agent(host, words) or Refused(f"{host}: {data.get('task')}: {words[-800:]}")
+        text = str(result.get("stdout") or result.get("stderr") or result.get("msg") or "").strip()
+        found.failed[host] = _refused_by_agent(host, text) or Refused(f"{host}: {data.get('task')}: {text[-800:]}")
 
 
 def _refused_by_agent(host: HostName, text: str) -> TestbedError | None:

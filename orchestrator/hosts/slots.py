@@ -30,7 +30,7 @@ class HostSlots:
         fields = {"count": count, "ends_s": ends_s, "lease_s": lease_s}
         return await self.channels.failures(names, "slots.tick", fields, timeout_s)
 
-    async def turn(self, names: Collection[HostName], count: int, timeout_s: float) -> Mapping[HostName, TestbedError]:
+    async def change_slot(self, names: Collection[HostName], count: int, timeout_s: float) -> Mapping[HostName, TestbedError]:
         """End the slot `count` now on these hosts; return the failures."""
         return await self.channels.failures(names, "slots.turn", {"count": count}, timeout_s)
 

@@ -98,12 +98,12 @@ def _check(where: str, target: SshTarget, known: dict[str, paramiko.PKey], key: 
     if have is not None and have.asbytes() == key.asbytes():
         return
     file = _known_file(target)
-    said = f"{key.get_name()} {key.fingerprint}"
+    text = f"{key.get_name()} {key.fingerprint}"
     scan = f"if that is right: ssh-keyscan -p {target.port} {target.address} >> {file}"
     if have is None:
-        raise Unreachable(f"{where}: host key {said} is not in {file}", hint=scan)
+        raise Unreachable(f"{where}: host key {text} is not in {file}", hint=scan)
     raise Unreachable(
-        f"{where}: host key {said} differs from the one in {file}",
+        f"{where}: host key {text} differs from the one in {file}",
         hint="another machine answers there, or the host was reinstalled",
     )
 

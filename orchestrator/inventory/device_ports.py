@@ -12,7 +12,7 @@ from orchestrator.inventory.schema import attempt
 from orchestrator.inventory.yaml_reader import read_yaml
 
 
-def lacks(who: Identity, label: str, *, enters: bool) -> str:
+def unsupported(who: Identity, label: str, *, enters: bool) -> str:
     """What is wrong with a port at which light is to enter a device, or to leave it, in words; empty: it is one.
 
     A device that reports no ports is taken to have all.
@@ -20,15 +20,15 @@ def lacks(who: Identity, label: str, *, enters: bool) -> str:
     inside, outside = (who.ingress, who.egress) if enters else (who.egress, who.ingress)
     if not inside or label in inside:
         return ""
-    here, there = ("enters", "leaves") if enters else ("leaves", "enters")
-    found = f"has port {label} where light {there}, not where it {here}" if label in outside else f"has no port {label}"
+    here, place = ("enters", "leaves") if enters else ("leaves", "enters")
+    found = f"has port {label} where light {place}, not where it {here}" if label in outside else f"has no port {label}"
     return f"{found} ({who.vendor} {who.model}: light {here} at {summary(inside, 'port')})"
 
 
-def misplaced(text: str, name: str, told: Mapping[DeviceName, Identity], used: Collection[Port]) -> list[str]:
+def misplaced(text: str, name: str, reply: Mapping[DeviceName, Identity], used: Collection[Port]) -> list[str]:
     """The ends of fibres and trunks at the ports `used` that their device lacks, each at its place in the text of fibres.yml.
 
-    told: what the devices that were asked say.
+    reply: what the devices that were asked say.
     """
     document = read_yaml(text, name)
     problems, edge = Problems(document), attempt(FibresEdge, document.value)
@@ -40,7 +40,7 @@ def misplaced(text: str, name: str, told: Mapping[DeviceName, Identity], used: C
         ends.append((("trunks", index, "from", "port"), Port(trunk.start.device, trunk.start.port), False))
         ends.append((("trunks", index, "to", "port"), Port(trunk.end.device, trunk.end.port), True))
     for path, port, enters in ends:
-        who = told.get(port.device)
-        if who is not None and port in used and (words := lacks(who, port.label, enters=enters)):
-            problems.add(path, f"{port.device} {words}")
+        who = reply.get(port.device)
+        if who is not None and port in used and (message := unsupported(who, port.label, enters=enters)):
+            problems.add(path, f"{port.device} {message}")
     return problems.lines()

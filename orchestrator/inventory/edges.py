@@ -11,8 +11,8 @@ from pydantic import Field, field_validator
 
 from optics import one_pattern
 from optics.plain import did_you_mean
-from orchestrator.inventory.schema import ACCOUNT, INTERFACE, LAUNCHERS, NAME, PORT, SLICE, VARIABLE, Edge
-from orchestrator.inventory.slices import SliceEdge
+from orchestrator.inventory.partitions import PartitionEdge
+from orchestrator.inventory.schema import ACCOUNT, INTERFACE, LAUNCHERS, NAME, PARTITION, PORT, VARIABLE, Edge
 
 Forwarding = Literal["kernel", "npar-rdma"]
 ADDRESS_SCHEMES = ("tcp", "telnet", "ssh", "netconf", "http", "https", "visa", "serial")
@@ -54,7 +54,7 @@ class HostEdge(Edge):
     mgmt_address: str | None = None
     job_user: Annotated[str, Field(pattern=ACCOUNT)] = "testbed-job"
     job_env: list[Annotated[str, Field(pattern=VARIABLE)]] = Field(default_factory=list)
-    slices: dict[Annotated[str, Field(pattern=SLICE)], SliceEdge] = Field(default_factory=dict)
+    partitions: dict[Annotated[str, Field(pattern=PARTITION)], PartitionEdge] = Field(default_factory=dict)
 
     @field_validator("job_env")
     @classmethod
@@ -106,18 +106,18 @@ class TraitsEdge(Edge):
     latching: bool | None = None
     insertion_loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
     meter_db: Annotated[float, Field(ge=0, le=10)] | None = None
-    ways: Annotated[list[Annotated[list[str], Field(min_length=2, max_length=2)]], Field(max_length=1024)] | None = None
+    directions: Annotated[list[Annotated[list[str], Field(min_length=2, max_length=2)]], Field(max_length=1024)] | None = None
 
-    @field_validator("ways")
+    @field_validator("directions")
     @classmethod
-    def _patterns(cls, ways: list[list[str]] | None) -> list[list[str]] | None:
-        tried = [(way[0], way[0]) for way in ways or ()] + [(way[1], one_pattern(*way)) for way in ways or ()]
+    def _patterns(cls, directions: list[list[str]] | None) -> list[list[str]] | None:
+        tried = [(path[0], path[0]) for path in directions or ()] + [(path[1], one_pattern(*path)) for path in directions or ()]
         for pattern, whole in tried:
             try:
                 re.compile(whole)
             except re.error as error:
                 raise ValueError(f'"{pattern}" is not a regular expression for port labels: {error}') from None
-        return ways
+        return directions
 
 
 class DeviceEdge(Edge):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optics import Db, Dbm, DeviceName, HostName, HostPort, Port, Slot
+from optics import Db, Dbm, DeviceName, FrequencySlot, HostName, HostPort, Port
 from optics.plain import did_you_mean, natural, summary
 from orchestrator.inventory.edges import FibreEdge, FibresEdge, TrunkEdge
 from orchestrator.inventory.hosts import Host
@@ -31,7 +31,7 @@ class Fibre:
     leaves: Port
     length_m: float
     loss_db: Db
-    slot: Slot | None = None
+    slot: FrequencySlot | None = None
     tx_dbm: Dbm | None = None
 
     @property
@@ -89,22 +89,22 @@ class _Claims:
     def __init__(self, problems: Problems, devices: frozenset[DeviceName] | None) -> None:
         self.problems, self.devices = problems, devices
         self.taken: dict[object, str] = {}
-        self.coupled: dict[Port, list[tuple[str, str, Slot | None]]] = {}
+        self.coupled: dict[Port, list[tuple[str, str, FrequencySlot | None]]] = {}
 
     def device(self, name: DeviceName, path: Path) -> None:
         if self.devices is not None and name not in self.devices:
             hint = did_you_mean(name, self.devices)
             self.problems.add(path, f"device {name} is not in the lab ({summary(self.devices, 'device')}){hint}")
 
-    def claim(self, what: object, words: str, path: Path, place: str) -> None:
+    def claim(self, what: object, text: str, path: Path, place: str) -> None:
         if what in self.taken:
-            self.problems.add(path, f"{words} is already defined by {self.taken[what]}")
+            self.problems.add(path, f"{text} is already defined by {self.taken[what]}")
         self.taken.setdefault(what, place)
 
     def fibre(self, edge: FibreEdge, port: HostPort, path: Path) -> Fibre:
         place = f"{path[0]}[{path[1]}]"
         enters, leaves = Port(edge.device, edge.enters), Port(edge.device, edge.leaves)
-        slot = Slot.flexgrid(edge.slot.n, edge.slot.m) if edge.slot is not None else None
+        slot = FrequencySlot.flexgrid(edge.slot.n, edge.slot.m) if edge.slot is not None else None
         self.claim(edge.name, f"fibre {edge.name}", (*path, "name"), place)
         self.claim(port, f"a fibre at {port}", (*path, "port"), place)
         others = self.coupled.setdefault(enters, [])
@@ -126,10 +126,10 @@ class _Claims:
         place = f"{path[0]}[{path[1]}]"
         self.claim(edge.name, f"fibre {edge.name}", (*path, "name"), place)
         ends = []
-        for side, key, words, end in (("out", "from", "out of", edge.start), ("in", "to", "into", edge.end)):
+        for side, key, text, end in (("out", "from", "out of", edge.start), ("in", "to", "into", edge.end)):
             self.device(end.device, (*path, key, "device"))
             port = Port(end.device, end.port)
-            self.claim((side, port), f"a fibre {words} {port}", (*path, key, "port"), place)
+            self.claim((side, port), f"a fibre {text} {port}", (*path, key, "port"), place)
             ends.append(port)
         return Trunk(edge.name, ends[0], ends[1], edge.length_m, round(_loss(edge) - edge.gain_db, 4))
 

@@ -26,9 +26,9 @@ def absent(inventory: Path) -> BadFile | None:
         return None
     near = did_you_mean(inventory.name, sibling_inventories(inventory))
     if not inventory.exists():
-        words = f"{inventory}: no such directory{near}"
+        text = f"{inventory}: no such directory{near}"
     elif not inventory.is_dir():
-        words = f"{inventory}: not a directory; an inventory is a directory"
+        text = f"{inventory}: not a directory; an inventory is a directory"
     else:
-        words = f"{inventory}: not an inventory: it has no {', no '.join(FILES)}{near}"
-    return BadFile([words], hint=f"an inventory is a directory with {', '.join(FILES)}, such as inventory/example-lab")
+        text = f"{inventory}: not an inventory: it has no {', no '.join(FILES)}{near}"
+    return BadFile([text], hint=f"an inventory is a directory with {', '.join(FILES)}, such as inventory/example-lab")

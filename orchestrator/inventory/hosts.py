@@ -13,9 +13,9 @@ from optics import HostName
 from optics.plain import did_you_mean
 from orchestrator.inventory.ansible import InventoryHost, read_inventory
 from orchestrator.inventory.edges import LANES, Forwarding, HostEdge, SshEdge
+from orchestrator.inventory.partitions import Partition, read_partitions
 from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.schema import check
-from orchestrator.inventory.slices import Slice, read_slices
 
 HOST = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 
@@ -53,12 +53,11 @@ class Host:
     """A GPU server. `host_id` (0..1023) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
 
     link_mbps: line rate of a port, per direction (Mb/s); used by predictions only. storage_mbps: the rate at which it keeps
-    checkpoints (Mb/s), 0: as fast as it can.
-    max_ranks: so many ranks of a job without NCCL may run here; with NCCL each needs a GPU.
-    job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
-    job_users: the other users that programs of the lab's owner run as.
-    slices: its parts that carry plans of their own. slice: which part of the host `whole` this is, None for a whole host; its lanes
-    are counted from 0. port_mbps: rate of each port at a packet switch (Mb/s), of hosts with slices.
+    checkpoints (Mb/s), 0: as fast as it can. max_ranks: so many ranks of a job without NCCL may run here; with NCCL each needs a
+    GPU. job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
+    job_users: the other users that programs of the lab's owner run as. partitions: its parts that carry plans of their own.
+    partition: which part of the host `whole` this is, None for a whole host; its lanes are counted from 0. port_mbps: rate of each
+    port at a packet switch (Mb/s), of hosts with partitions.
     """
 
     name: HostName
@@ -77,34 +76,34 @@ class Host:
     job_env: tuple[str, ...] = ()
     job_users: tuple[str, ...] = ()
     max_ranks: int = LEAST_RANKS
-    slices: Mapping[str, Slice] = field(default_factory=dict)
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
     port_mbps: Mapping[int, float] = field(default_factory=dict)
-    slice: Slice | None = None
+    partition: Partition | None = None
     whole: Host | None = None
 
     @property
     def machine(self) -> HostName:
-        """The name of the server in Ansible's inventory: of a slice, that of the whole host."""
+        """The name of the server in Ansible's inventory: of a partition, that of the whole host."""
         return self.whole.name if self.whole else self.name
 
-    def sliced(self) -> dict[HostName, Host]:
-        """The slices as hosts, by name: the same ports and addresses, of its own lanes only."""
+    def partitioned(self) -> dict[HostName, Host]:
+        """The partitions as hosts, by name: the same ports and addresses, of its own lanes only."""
         return {
             f"{self.name}/{name}": replace(
                 self,
                 name=f"{self.name}/{name}",
                 lanes=len(part.lanes),
                 gpus=len(part.mig) or self.gpus,
-                slices={},
-                slice=part,
+                partitions={},
+                partition=part,
                 whole=self,
             )
-            for name, part in self.slices.items()
+            for name, part in self.partitions.items()
         }
 
     def lane_address(self, lane: int) -> str:
         """The host's address for traffic of `lane` (0..lanes-1); lane 0 is the address of the host."""
-        at = self.slice.lanes[lane] if self.slice else lane
+        at = self.partition.lanes[lane] if self.partition else lane
         return f"{self.node_prefix}.{at + LANES * (self.host_id >> 8)}.{self.host_id & 255}"
 
     def port_address(self, port: int) -> str:
@@ -174,8 +173,8 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         where = entry.places.get("testbed_port_prefix", entry.path)
         wants = 'two octets, such as "10.100"' if edge.forwarding == "npar-rdma" else 'one octet, such as "10"'
         problems.add(where, f"forwarding {edge.forwarding} needs a testbed_port_prefix of {wants}, got {edge.port_prefix}")
-    slices_at = entry.places.get("testbed_slices", entry.path)
-    slices = read_slices(entry.name, edge.slices, edge.lanes, edge.forwarding, slices_at, problems)
+    partitions_at = entry.places.get("testbed_partitions", entry.path)
+    partitions = read_partitions(entry.name, edge.partitions, edge.lanes, edge.forwarding, partitions_at, problems)
     options = _ssh_options(ssh.ansible_ssh_common_args)
     address = ssh.ansible_host or entry.name
     return Host(
@@ -192,7 +191,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         storage_mbps=edge.storage_mbps or 0.0,
         job_user=edge.job_user,
         job_env=tuple(edge.job_env),
-        slices=slices,
+        partitions=partitions,
         max_ranks=edge.ranks or max(LEAST_RANKS, edge.gpus),
         ssh=SshTarget(
             address=address,
@@ -209,10 +208,10 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
 def _ssh_options(arguments: str) -> Mapping[str, str]:
     """The `-o Name=value` pairs of a command line; other arguments are ignored. Most hosts have the same, and shlex is slow."""
     try:
-        words = shlex.split(arguments)
+        tokens = shlex.split(arguments)
     except ValueError:
         return {}
-    pairs = re.findall(r"(?:^|\0)-o\0?([^\0=]+)=([^\0]*)", "\0".join(words))
+    pairs = re.findall(r"(?:^|\0)-o\0?([^\0=]+)=([^\0]*)", "\0".join(tokens))
     return {name.strip(): value.strip() for name, value in pairs}
 
 
@@ -220,20 +219,20 @@ def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHo
     """Host ids are unique, and all hosts agree in forwarding and addressing: rules are computed for the fabric as a whole."""
     first = next(iter(hosts.values()), None)
     ids: dict[int, HostName] = {}
-    sliced = next((host.name for host in hosts.values() if host.slices), "")
+    partitioned = next((host.name for host in hosts.values() if host.partitions), "")
     for host in hosts.values():
         entry = entries[host.name]
         if host.host_id in ids:
             where = entry.places["testbed_host_id"]
             problems.add(where, f"{host.name} has the same testbed_host_id {host.host_id} as {ids[host.host_id]}")
         ids.setdefault(host.host_id, host.name)
-        if host.host_id > 255 and (sliced or host.forwarding != "kernel"):
-            why = f"{sliced} has testbed_slices" if sliced else f"forwarding is {host.forwarding}"
+        if host.host_id > 255 and (partitioned or host.forwarding != "kernel"):
+            why = f"{partitioned} has testbed_partitions" if partitioned else f"forwarding is {host.forwarding}"
             problems.add(entry.places["testbed_host_id"], f"{host.name}: testbed_host_id is at most 255 where {why}")
         for name in ("forwarding", "lanes", "node_prefix", "port_prefix"):
             mine, theirs = getattr(host, name), getattr(first, name)
             if mine != theirs:
                 where = entry.places.get(f"testbed_{name}", entry.path)
                 other = first.name if first else ""
-                words = f"{host.name} has testbed_{name} {mine}, {other} has {theirs}; all hosts of a lab must have the same value"
-                problems.add(where, words)
+                text = f"{host.name} has testbed_{name} {mine}, {other} has {theirs}; all hosts of a lab must have the same value"
+                problems.add(where, text)

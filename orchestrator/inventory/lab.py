@@ -108,7 +108,9 @@ class Lab:
     @cached_property
     def segment_at(self) -> Mapping[HostPort, Segment]:
         """The segment each electrical port is cabled to."""
-        return {port: segment for segment in self.segments.values() for port in (*segment.ports.values(), *segment.slices.values())}
+        return {
+            port: segment for segment in self.segments.values() for port in (*segment.ports.values(), *segment.partitions.values())
+        }
 
     def electrical(self, link: Link | WantedLink) -> bool:
         """Whether packet switches carry the link, so that it needs no light."""
@@ -130,7 +132,7 @@ class Lab:
         if known is not None:
             return known
         given = self.devices[device].traits
-        known_here = ("settle_s", "at_once", "insertion_loss_db", "ways")
+        known_here = ("settle_s", "at_once", "insertion_loss_db", "directions")
         return replace(UNKNOWN, **{name: given[name] for name in known_here if given.get(name) is not None})
 
     def insertion_loss_db(self, device: DeviceName) -> Db:
@@ -192,24 +194,24 @@ def read_lab(
         lines += found.lines()
     if lines:
         raise BadFile(lines, hint="correct the inventory; nothing was changed")
-    hosts, segments = _with_slices(hosts, segments)
+    hosts, segments = _with_partitions(hosts, segments)
     return Lab(lab_name, hosts, devices, fibres, secrets, trunks, input_limits=limits, segments=segments, programs=programs)
 
 
-def _with_slices(
+def _with_partitions(
     hosts: Mapping[HostName, Host], segments: Mapping[str, Segment]
 ) -> tuple[dict[HostName, Host], dict[str, Segment]]:
-    """The hosts, each followed by its slices, and the segments with the slices' ports: they have no fibres."""
+    """The hosts, each followed by its partitions, and the segments with the partitions' ports: they have no fibres."""
     found: dict[HostName, Host] = {}
     for name, host in hosts.items():
-        at = [(s.ports[name].number, s.link_mbps) for s in segments.values() if name in s.ports] if host.slices else []
+        at = [(s.ports[name].number, s.link_mbps) for s in segments.values() if name in s.ports] if host.partitions else []
         found[name] = replace(host, port_mbps=dict(at)) if at else host
-        found |= found[name].sliced()
+        found |= found[name].partitioned()
     ports = {
-        s.name: {n: HostPort(n, s.ports[h.machine].number) for n, h in found.items() if h.slice and h.machine in s.ports}
+        s.name: {n: HostPort(n, s.ports[h.machine].number) for n, h in found.items() if h.partition and h.machine in s.ports}
         for s in segments.values()
     }
-    return found, {name: replace(segment, slices=ports[name]) if ports[name] else segment for name, segment in segments.items()}
+    return found, {name: replace(segment, partitions=ports[name]) if ports[name] else segment for name, segment in segments.items()}
 
 
 def _keys(value: Any, key: str) -> list[str]:

@@ -48,8 +48,8 @@ def _regex(text: str) -> str:
         re.compile(text)
     except re.error as error:
         raise ValueError(f'"{text[:60]}" is not a regular expression: {error}') from None
-    if words := explosive(text):
-        raise ValueError(f'"{text[:60]}": {words}, which can take very long on a line that does not match')
+    if message := explosive(text):
+        raise ValueError(f'"{text[:60]}": {message}, which can take very long on a line that does not match')
     return text
 
 
@@ -150,14 +150,14 @@ class Argument:
                 return ", ".join(map(str, self.choices[:-1])) + (" or " if self.choices[1:] else "") + str(self.choices[-1])
             case "str":
                 plain = self.pattern == WORD
-                words = (
+                text = (
                     "letters, digits, '.', '_' and '-', at most 64, other than .." if plain else f"text that matches {self.pattern}"
                 )
-                return words if plain else f"{words}, at most {LONGEST_TEXT} characters"
-        words = "a whole number" if self.kind == "int" else "a number"
+                return text if plain else f"{text}, at most {LONGEST_TEXT} characters"
+        text = "a whole number" if self.kind == "int" else "a number"
         if self.least is not None:
-            words += f" from {self.least:.15g}"
-        return words + (f"{'' if self.least is not None else ' up'} to {self.most:.15g}" if self.most is not None else "")
+            text += f" from {self.least:.15g}"
+        return text + (f"{'' if self.least is not None else ' up'} to {self.most:.15g}" if self.most is not None else "")
 
     def takes(self, value: object) -> bool:
         """Whether a plan may give this value."""
@@ -171,7 +171,7 @@ class Argument:
             return False
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
-    def words(self, value: Scalar) -> list[str]:
+    def text(self, value: Scalar) -> list[str]:
         """The value on the command line: one word, so that no value can be taken for another option."""
         if self.kind == "flag":
             return [self.option] if value else []
@@ -246,10 +246,10 @@ def _program(name: str, edge: ProgramEdge, document: Document, problems: Problem
     path: Path = ("programs", name)
     if edge.files is not None and edge.path is not None:
         problems.add((*path, "path"), "files are copied to the hosts, or path names a directory there: not both", key=True)
-    words = [((*path, "command", at), word) for at, word in enumerate(edge.command)]
+    tokens = [((*path, "command", at), word) for at, word in enumerate(edge.command)]
     resume = edge.checkpoint.resume if edge.checkpoint else []
-    words += [((*path, "checkpoint", "resume", at), word) for at, word in enumerate(resume)]
-    for where, word in words:
+    tokens += [((*path, "checkpoint", "resume", at), word) for at, word in enumerate(resume)]
+    for where, word in tokens:
         if strange := [found for found in re.findall(r"\{[a-z_]+\}", word) if found != PLACEHOLDER]:
             problems.add(where, f"unknown {strange[0]}; {PLACEHOLDER} is replaced, ranks and addresses are in the environment")
         elif PLACEHOLDER in word and edge.files is None and edge.path is None:

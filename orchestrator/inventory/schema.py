@@ -68,7 +68,7 @@ def check(
             if not (inner or path) and details[0]["type"] in _KINDS:  # not the file it should be: perhaps one of secrets
                 problems.add((), f"wanted {_KINDS[details[0]['type']]}, got {_kind(details[0]['input'])}")
                 continue
-            what, key, inner = _words(details[0], inner, model)
+            what, key, inner = _text(details[0], inner, model)
             kinds = [_KINDS[detail["type"]] for detail in details if detail["type"] in _KINDS]
             if kinds and details[0]["type"] == "literal_error":
                 what = what.replace(", got", f" or {kinds[0]}, got", 1)
@@ -146,7 +146,7 @@ LAUNCHERS = (
     r"GROUP_.*|ROLE_.*|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
 )
 """Variables of a job that only the launcher and the hosts set: its program, its user, and the place of each rank."""
-SLICE = r"^[a-z][a-z0-9-]{0,15}$"
+PARTITION = r"^[a-z][a-z0-9-]{0,15}$"
 CPUS = r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$"
 MIG = r"^MIG-[A-Za-z0-9/-]{1,95}$"
 LINE = r"^[^\x00\r\n]{0,4096}$"
@@ -159,7 +159,7 @@ PATTERNS = {
     VARIABLE: "the name of an environment variable",
     ACCOUNT: "a user name in lower-case letters, digits, '_' and '-', at most 32",
     LINE: "one line of text, at most 4096 characters",
-    SLICE: "the name of a slice: lower-case letters, digits and '-', a letter first, at most 16",
+    PARTITION: "the name of a partition: lower-case letters, digits and '-', a letter first, at most 16",
     CPUS: "processors such as 0-7,16-23",
     MIG: "the id of a MIG device, MIG-...",
 }
@@ -184,7 +184,7 @@ _LIMITS = {
 }
 
 
-def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[str, bool, Path]:
+def _text(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[str, bool, Path]:
     """The message, whether it is about the key, and the path it is about."""
     kind, got, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
@@ -194,8 +194,8 @@ def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[s
     if kind in _KINDS:
         return f"wanted {_KINDS[kind]}, got {show(got)}", False, inner
     if kind in _LIMITS:
-        name, words = _LIMITS[kind]
-        return f"wanted {words} {context[name]:g}, got {show(got)}", False, inner
+        name, text = _LIMITS[kind]
+        return f"wanted {text} {context[name]:g}, got {show(got)}", False, inner
     if kind == "literal_error":
         wanted = str(context["expected"]).replace("'", "")
         return f"wanted {wanted}, got {show(got)}{did_you_mean(got, wanted.replace(' or ', ', ').split(', '))}", False, inner
@@ -206,8 +206,8 @@ def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[s
         limit = f"at least {context['min_length']}" if kind == "string_too_short" else f"at most {context['max_length']}"
         return f"wanted {limit} characters, got {show(got)}", False, inner
     if kind == "string_pattern_mismatch":
-        words = PATTERNS.get(str(context["pattern"]), f"text that matches {context['pattern']}")
-        return f"wanted {words}, got {show(got)}", inner[-1:] == (got,), inner
+        text = PATTERNS.get(str(context["pattern"]), f"text that matches {context['pattern']}")
+        return f"wanted {text}, got {show(got)}", inner[-1:] == (got,), inner
     if kind == "finite_number":
         return f"wanted a finite number, got {got}", False, inner
     if kind == "value_error":
@@ -217,8 +217,8 @@ def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[s
 
 def _kind(value: Any) -> str:
     """What a value is, without the value."""
-    words = {bool: "true or false", str: "text", int: "a number", float: "a number"}
-    return words.get(type(value)) or show(value)
+    texts = {bool: "true or false", str: "text", int: "a number", float: "a number"}
+    return texts.get(type(value)) or show(value)
 
 
 def show(value: Any) -> str:

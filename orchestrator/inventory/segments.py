@@ -43,7 +43,7 @@ class Segment:
 
     racks: leaf switches, if traffic is limited by more than the ports; every host is then in one of them. functions: what the
     switches do with packets, by name, and how much of it; address: HOST:PORT of their control, empty without functions. queue:
-    None if the inventory does not say. slices: the same ports as slices of hosts have them.
+    None if the inventory does not say. partitions: the same ports as partitions of hosts have them.
     """
 
     name: str
@@ -53,15 +53,15 @@ class Segment:
     functions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     address: str = ""
     queue: SegmentQueue | None = None
-    slices: Mapping[HostName, HostPort] = field(default_factory=dict)
+    partitions: Mapping[HostName, HostPort] = field(default_factory=dict)
 
     def port(self, host: HostName) -> HostPort | None:
-        """The port of a host, or slice of one, at these switches."""
-        return self.ports.get(host) or self.slices.get(host)
+        """The port of a host, or partition of one, at these switches."""
+        return self.ports.get(host) or self.partitions.get(host)
 
     def links(self, hosts: Collection[HostName]) -> tuple[Link, ...]:
         """A duplex link for each pair of these hosts: to routing a segment is a full mesh whose links share their ports."""
-        ports = [port for host, port in {**self.ports, **self.slices}.items() if host in hosts]
+        ports = [port for host, port in {**self.ports, **self.partitions}.items() if host in hosts]
         return tuple(Link(a, b) for a, b in combinations(ports, 2))
 
     @property
@@ -84,9 +84,9 @@ class Segment:
     def limits(self, a: HostName, b: HostName) -> Iterator[tuple[str, float]]:
         """The limits of traffic from `a` to `b`: the two ports and the uplinks between racks, by name with their rates (Mb/s)."""
         yield f"{self.port(a)} out", self.link_mbps
-        if self.racks and (ways := (self.rack(a), self.rack(b)))[0] != ways[1]:
-            for number, way in zip(ways, ("up", "down"), strict=True):
-                yield f"{self.name} rack {number + 1} {way}", self.racks[number].uplink_mbps
+        if self.racks and (directions := (self.rack(a), self.rack(b)))[0] != directions[1]:
+            for number, direction in zip(directions, ("up", "down"), strict=True):
+                yield f"{self.name} rack {number + 1} {direction}", self.racks[number].uplink_mbps
         yield f"{self.port(b)} in", self.link_mbps
 
     def alone_mbps(self, a: HostName, b: HostName) -> float:
@@ -146,14 +146,16 @@ def read_segments(
         racks = tuple(Rack(tuple(rack.hosts), rack.uplink_mbps) for rack in edge.racks)
         functions = edge.functions.model_dump(exclude_none=True) if edge.functions else {}
         if bool(functions) != bool(edge.address):
-            words = "they need address, HOST:PORT of their control" if functions else "of the control of functions: there are none"
-            problems.add((*path, "functions" if functions else "address"), words)
+            message = (
+                "they need address, HOST:PORT of their control" if functions else "of the control of functions: there are none"
+            )
+            problems.add((*path, "functions" if functions else "address"), message)
         if edge.address and (control := int(edge.address.rpartition(":")[2])) > 65_535:
             problems.add((*path, "address"), f"port {control}: wanted 1 to 65535")
         queue = SegmentQueue(edge.queue.kb, edge.queue.share) if edge.queue else None
         if queue and queue.share == "job" and not racks:
-            words = "jobs share uplinks, and without racks there are none: add racks, or leave share out"
-            problems.add((*path, "queue", "share"), words)
+            message = "jobs share uplinks, and without racks there are none: add racks, or leave share out"
+            problems.add((*path, "queue", "share"), message)
         found[edge.name] = Segment(edge.name, members, edge.link_mbps, racks, functions, edge.address or "", queue)
     return found
 
@@ -174,5 +176,5 @@ def _racks(edge: SegmentEdge, members: Mapping[HostName, HostPort], problems: Pr
 
 
 def _few(hosts: Sequence[HostName]) -> str:
-    words = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
-    return f"{words} {'is' if len(hosts) == 1 else 'are'}"
+    text = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
+    return f"{text} {'is' if len(hosts) == 1 else 'are'}"

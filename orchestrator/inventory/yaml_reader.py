@@ -11,7 +11,9 @@ from optics.errors import first_line
 from orchestrator.inventory.positions import MAX_DEPTH, MAX_NODES, Document, Path, Spot, spell
 
 MAX_NUMBER = 64  # characters of a number in YAML: one in base 60 takes quadratic time to read
-_OWN_WORDS = 1 << 16  # characters of a file that is not YAML, up to which PyYAML's own slow parser is used for its better messages
+_OWN_MESSAGES = (
+    1 << 16
+)  # characters of a file that is not YAML, up to which PyYAML's own slow parser is used for its better messages
 
 
 def read_yaml(text: str, name: str) -> Document:
@@ -24,9 +26,9 @@ def read_yaml(text: str, name: str) -> Document:
     except BadFile:
         raise
     except yaml.MarkedYAMLError as error:
-        mark, words = _slip(error, text)
+        mark, message = _slip(error, text)
         line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise BadFile([f"{name}:{line}:{col}: not YAML: {words}"]) from None
+        raise BadFile([f"{name}:{line}:{col}: not YAML: {message}"]) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BadFile([f"{name}:1:1: not YAML: {first_line(error)}"]) from None
     reader = _YamlReader(name)
@@ -87,7 +89,7 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         _within_limits(text, name)
         return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:
-        if len(text) > _OWN_WORDS:
+        if len(text) > _OWN_MESSAGES:
             raise
     return yaml.compose(text, Loader=yaml.SafeLoader)
 

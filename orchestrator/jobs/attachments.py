@@ -23,16 +23,16 @@ from orchestrator.store.store import Store
 
 V = TypeVar("V")
 Figures = Mapping[str, int | float | str]
-"""What is known of an attachment, by name; `lacks`: in words, what it has not of what it should have."""
+"""What is known of an attachment, by name; `missing`: in words, what it has not of what it should have."""
 Given = Mapping[str, Any]
-"""What a job was given, as JSON; `lacks`: why it was launched without."""
+"""What a job was given, as JSON; `missing`: why it was launched without."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A launch of a job. latest: the job before it. resume: it goes on from checkpoints. restore: from an attachment's alone.
 
-    spared: it is launched without what cannot be started and is not needed. says: told what is waited for.
+    left_out: it is launched without what cannot be started and is not needed. reports: told what is waited for.
     """
 
     session: Session
@@ -41,8 +41,8 @@ class Launch:
     latest: JobRecord | None
     resume: bool = False
     restore: bool = False
-    spared: bool = False
-    says: Callable[[str], object] = lambda _: None
+    left_out: bool = False
+    reports: Callable[[str], object] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class Attachment(Generic[V]):
         """Give back what a job had that has ended. It may be called again."""
 
     def trouble(self, job: str, found: Figures) -> str:
-        """What `status` says of a running job whose figures have `lacks`."""
-        return f"job {job} was {found['lacks']}"
+        """What `status` says of a running job whose figures have `missing`."""
+        return f"job {job} was {found['missing']}"
 
     def followed(self, value: V, job: Job, record: JobRecord, hint: str) -> None:
         """Raises: Missing - what it kept of `record`, the latest job, is not of this one's training."""
@@ -193,13 +193,15 @@ def extra(job: Job, spec: JobSpec, lab: Lab) -> Extra:
 def missing_attachments(spec: JobSpec) -> list[str]:
     """What a job was launched without, and why."""
     return [
-        f"no {kind.noun}: {spec.given[kind.key]['lacks']}" for kind, _ in _of(spec.wanted) if lacks_attachment(spec.given, kind.key)
+        f"no {kind.noun}: {spec.given[kind.key]['missing']}"
+        for kind, _ in _of(spec.wanted)
+        if without_attachment(spec.given, kind.key)
     ]
 
 
-def lacks_attachment(given: Mapping[str, Given], key: str) -> bool:
+def without_attachment(given: Mapping[str, Given], key: str) -> bool:
     """Whether a job was launched without this."""
-    return bool(given.get(key, {}).get("lacks"))
+    return bool(given.get(key, {}).get("missing"))
 
 
 async def adjust(session: Session, decision: JobDecision, record: JobRecord | None, job: Job | None) -> list[str]:
@@ -207,21 +209,21 @@ async def adjust(session: Session, decision: JobDecision, record: JobRecord | No
 
     record: the job as it ran before. Raises: as `Attachment.adjust`; all is as it was then, as far as hosts answer.
     """
-    if record is None or job is None or decision.kind not in ("keep", "turn"):
+    if record is None or job is None or decision.kind not in ("keep", "rings"):
         return []
-    said = []
+    lines = []
     for kind in attachments():
         was, now = (each.attached.get(kind.key) for each in (record.spec.wanted, job))
         if was == now:
             continue
         try:
-            words = await kind.adjust(session, record, now)
+            text = await kind.adjust(session, record, now)
         except BaseException:
             with suppress(TestbedError):  # some hosts may have done it
                 await kind.adjust(session, record, was)
             raise
-        said += [words] if words else []
-    return said
+        lines += [text] if text else []
+    return lines
 
 
 def neglected(spec: JobSpec) -> bool:
@@ -245,7 +247,7 @@ async def attachment_figures(look: Inspection) -> dict[str, tuple[Figures, ...]]
 async def stop_attachments(session: Session, record: JobRecord | None) -> None:
     """End what may still run of a job's attachments, its ranks having been stopped."""
     for kind, value in _of(record.spec.wanted) if record is not None else ():
-        if record is not None and not lacks_attachment(record.spec.given, kind.key):
+        if record is not None and not without_attachment(record.spec.given, kind.key):
             await kind.stop(value, record.spec.given.get(kind.key, {}), session, record)
 
 
@@ -258,13 +260,13 @@ async def release(given: Mapping[str, Given]) -> None:
 
 def troubles(job: str, attached: Mapping[str, Sequence[Figures]]) -> list[str]:
     """What a running job lacks of its attachments."""
-    return [kind.trouble(job, each) for kind in attachments() for each in attached.get(kind.key, ()) if "lacks" in each]
+    return [kind.trouble(job, each) for kind in attachments() for each in attached.get(kind.key, ()) if "missing" in each]
 
 
 def launched_without(job: str, attached: Mapping[str, Sequence[Figures]]) -> list[tuple[str, str]]:
     """What a job was launched without, by its noun, and why."""
     found = [(kind, each) for kind in attachments() if kind.noun for each in attached.get(kind.key, ())]
-    return [(kind.noun, f"{job} was {each['lacks']}") for kind, each in found if "lacks" in each]
+    return [(kind.noun, f"{job} was {each['missing']}") for kind, each in found if "missing" in each]
 
 
 def followers(job: Job, record: JobRecord, hint: str) -> list[tuple[Attachment[Any], Any]]:

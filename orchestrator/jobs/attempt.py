@@ -62,8 +62,8 @@ class Attempt:
     async def present(self, asked: Callable[[int], str] | None = None) -> None:
         """See that every rank takes part, and none is in another move. asked: in words, who asked for a move, and when."""
         self._known()
-        states = await self.hosts.turns.states(self.job, self.ranks)
-        self._all_there(states)
+        states = await self.hosts.ring_changes.states(self.job, self.ranks)
+        self._all_present(states)
         if busy := [s for s in states if s.state in BUSY]:
             what = "is paused" if all(s.state == "held" for s in busy) else "has another move under way"
             raise Refused(
@@ -74,10 +74,10 @@ class Attempt:
     async def prepare(self, layout: Mapping[str, Any], lease_s: float, generation: int | None = None) -> None:
         """Have all ranks connect what `layout` needs (empty: a pause alone); they have passed a boundary when this returns."""
         self._known()
-        found = await self.hosts.turns.prepare(
+        found = await self.hosts.ring_changes.prepare(
             self.job, self.move, self.ranks, layout, lease_s=lease_s, within_s=self.boundary_s, generation=generation
         )
-        self._judge(found, self.boundary_s, "prepared", "held", "turned")
+        self._judge(found, self.boundary_s, "prepared", "held", "changed")
         self.took_ms = {s.rank: s.took_ms for s in found if s.took_ms is not None}
 
     async def hold(self, longest_s: float) -> int:
@@ -85,30 +85,30 @@ class Attempt:
         within_s = HOLD_TAKES * self.boundary_s
         iteration = 0
         for lease_s in (min(MOST_S, longest_s + within_s), longest_s):  # with room to begin; without, once all pause
-            found = await self.hosts.turns.hold(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
-            self._judge(found, within_s, "held", "turned")
+            found = await self.hosts.ring_changes.hold(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
+            self._judge(found, within_s, "held", "changed")
             iteration = max(s.iteration for s in found)
         return iteration
 
     async def go_on(self) -> int:
         """Have the ranks use what they prepared; return the iteration at whose end they do. A pause ends in any case."""
         within_s = GO_TAKES * self.boundary_s
-        found = await self.hosts.turns.go_on(self.job, self.move, self.ranks, within_s=within_s)
-        self._judge(found, within_s, "turned")
+        found = await self.hosts.ring_changes.go_on(self.job, self.move, self.ranks, within_s=within_s)
+        self._judge(found, within_s, "changed")
         return self.after
 
     @property
     def after(self) -> int:
         """The iteration at whose end the ranks changed over, by those that report it; 0 if none does."""
-        turned = [s for s in self.states.values() if s.move == self.move and s.state == "turned"]
-        return max((s.iteration - 1 if s.after is None else s.after for s in turned), default=0)
+        changed = [s for s in self.states.values() if s.move == self.move and s.state == "changed"]
+        return max((s.iteration - 1 if s.after is None else s.after for s in changed), default=0)
 
     @property
     def busy(self) -> bool:
         """Whether some rank is in a move, by the latest states."""
         return any(s.state in BUSY for s in self.states.values())
 
-    async def ended(self, within_s: float) -> Literal["turned", "decided", "void", "unknown"]:
+    async def ended(self, within_s: float) -> Literal["changed", "decided", "void", "unknown"]:
         """How the move ended: on all ranks; `decided`: not all have reported it. Waits for `within_s` (s) at most.
 
         Raises: Locked.
@@ -116,18 +116,18 @@ class Attempt:
         until = time.monotonic() + within_s
         while True:
             try:
-                states = await self.hosts.turns.states(self.job, self.ranks)
-                self._all_there(states)
+                states = await self.hosts.ring_changes.states(self.job, self.ranks)
+                self._all_present(states)
             except Locked:
                 raise
             except TestbedError:
                 return "unknown"
-            turned = [s for s in states if s.state == "turned" and s.move == self.move]
-            if len(turned) == len(states):
-                return "turned"
-            waiting = turned or [s for s in states if s.state in BUSY and s.move == self.move]
+            changed = [s for s in states if s.state == "changed" and s.move == self.move]
+            if len(changed) == len(states):
+                return "changed"
+            waiting = changed or [s for s in states if s.state in BUSY and s.move == self.move]
             if not waiting or time.monotonic() > until:
-                return "decided" if turned else "void" if self.void or not waiting else "unknown"
+                return "decided" if changed else "void" if self.void or not waiting else "unknown"
             await asyncio.sleep(LOOK_S)
 
     @property
@@ -137,17 +137,17 @@ class Attempt:
 
     async def drop(self) -> None:
         """Have the ranks forget the move unless it was decided; hosts that do not answer leave it to the lease."""
-        there = [rank for rank in self.ranks if host_of_rank(rank) in self.hosts.channels.lab.hosts]
-        asked = (self.hosts.turns.drop(self.job, self.move, [rank]) for rank in there)
+        existing = [rank for rank in self.ranks if host_of_rank(rank) in self.hosts.channels.lab.hosts]
+        asked = (self.hosts.ring_changes.drop(self.job, self.move, [rank]) for rank in existing)
         failed = await asyncio.gather(*asked, return_exceptions=True)
         if fault := next((e for e in failed if e is not None and not isinstance(e, TestbedError)), None):
             raise fault
 
     def _known(self) -> None:
-        if gone := [host for host in hosts_of(self.ranks) if host not in self.hosts.channels.lab.hosts]:
-            raise Refused(f"job {self.record.name} runs on {_listed(gone)}, not in the inventory any more")
+        if removed := [host for host in hosts_of(self.ranks) if host not in self.hosts.channels.lab.hosts]:
+            raise Refused(f"job {self.record.name} runs on {_listed(removed)}, not in the inventory any more")
 
-    def _all_there(self, found: Collection[RankState]) -> None:
+    def _all_present(self, found: Collection[RankState]) -> None:
         self.states |= {s.rank: s for s in found}
         here = {s.rank for s in found}
         if absent := [f"rank {rank} ({name})" for rank, name in enumerate(self.ranks) if rank not in here]:
@@ -160,7 +160,7 @@ class Attempt:
 
     def _judge(self, found: Collection[RankState], within_s: float, *wanted: str) -> None:
         """Raises: Refused - not all ranks have reached the first state of `wanted`, which the others follow, in `within_s` (s)."""
-        self._all_there(found)
+        self._all_present(found)
         off = [s for s in found if s.state not in wanted or s.move != self.move]
         if not off:
             return
@@ -177,11 +177,11 @@ class Attempt:
 
 
 def _late(state: RankState, move: int) -> str:
-    words = f"rank {state.rank} ({state.host}) {f'is {state.state}' if state.move == move else 'did not react'}"
-    words += f" at iteration {state.iteration}"
-    return words + (f", silent for {state.silent_s:.0f} s" if (state.silent_s or 0.0) >= QUIET_S else "")
+    text = f"rank {state.rank} ({state.host}) {f'is {state.state}' if state.move == move else 'did not react'}"
+    text += f" at iteration {state.iteration}"
+    return text + (f", silent for {state.silent_s:.0f} s" if (state.silent_s or 0.0) >= QUIET_S else "")
 
 
-def _listed(words: Iterable[str]) -> str:
-    found = list(words)
+def _listed(tokens: Iterable[str]) -> str:
+    found = list(tokens)
     return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")

@@ -14,7 +14,7 @@ from orchestrator.plan.attached import planned
 from orchestrator.plan.target import Target
 from orchestrator.store.records import JobRecord
 
-TURNING = ("rings", "traffic")
+CHANGES_RINGS = ("rings", "traffic")
 """Fields of a job that its ranks can take over at the end of an iteration."""
 LABELS = ("predicted",)
 """Fields that its ranks do not know."""
@@ -32,9 +32,11 @@ LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """kind: `none`, no job runs; `keep`, it stays as it is; `turn`, to other rings; `restart`, because of `why` (empty: asked)."""
+    """kind: `none`, no job runs; `keep`, it stays as it is; `ring_change`, to other rings; `restart`, because of `why` (empty:
+    asked).
+    """
 
-    kind: Literal["none", "keep", "turn", "restart"]
+    kind: Literal["none", "keep", "rings", "restart"]
     why: str = ""
 
 
@@ -44,7 +46,7 @@ def differing(running: Job, job: Job) -> list[str]:
     A program that does not send along the rings is the same on any others: its connections keep their addresses.
     """
     found = list[str]()
-    ignored = DERIVED if job.uses_rings else (*DERIVED, *TURNING)
+    ignored = DERIVED if job.uses_rings else (*DERIVED, *CHANGES_RINGS)
     for name in (f.name for f in fields(Job)):
         was, value = getattr(running, name), getattr(job, name)
         if was == value or name in ignored:
@@ -73,18 +75,18 @@ def decide_job(record: JobRecord | None, job: Job | None, live: str, *, restart:
     backend, found = record.spec.backend, differing(record.spec.wanted, job)
     adjusting = [kind.key for kind in planned() if kind.adjusts]
     places = FIELD | {kind.key: kind.place for kind in planned() if kind.place}
-    if forced := [field for field in found if field not in (*TURNING, *LABELS, *adjusting)]:
+    if forced := [field for field in found if field not in (*CHANGES_RINGS, *LABELS, *adjusting)]:
         some = ", ".join(places.get(field, f"job.{field}") for field in forced[:4]) + (
             f" and {len(forced) - 4} more" if len(forced) > 4 else ""
         )
         return JobDecision("restart", f"{some} differ{'' if len(forced) > 1 else 's'} from the running job's")
-    if not set(found) & set(TURNING) and not record.spec.turning:
+    if not set(found) & set(CHANGES_RINGS) and not record.spec.changing:
         return JobDecision("keep")
     if backend == "nccl":
         return JobDecision("restart", "job.backend is nccl, whose rings are fixed at the start of the job")
     if live == "never":
         return JobDecision("restart", "")
-    return JobDecision("turn")
+    return JobDecision("rings")
 
 
 def pauses(policy: TransitionPolicy, dark_s: float, nccl: bool, cut_off: bool) -> bool:

@@ -57,13 +57,13 @@ async def collect_iterations(session: Session, name: str, record: JobRecord, run
     return home
 
 
-TURNS_BYTES = 65536
+RING_CHANGES_BYTES = 65536
 """Of the turns that rank 0 wrote down, so many bytes are read, from the end."""
 
 
-async def turned_at(session: Session, name: str, first: RankName, move: int) -> int | None:
+async def rings_changed_at(session: Session, name: str, first: RankName, move: int) -> int | None:
     """When rank 0 changed over to the rings of `move` (wall time of its host, ns); None where it did not write that down."""
-    piece = await session.hosts.jobs.tail(name, first, "turns.jsonl", -TURNS_BYTES)
+    piece = await session.hosts.jobs.tail(name, first, "ring_changes.jsonl", -RING_CHANGES_BYTES)
     found = [r for r in sound(piece.text.splitlines(), ("move", "t_wall_ns")) if r["move"] == move]
     return int(found[-1]["t_wall_ns"]) if found else None
 
@@ -103,11 +103,11 @@ def sent(wanted: Job, records: Sequence[Mapping[str, Any]]) -> dict[str, float] 
     if not found:
         return None
     wire = sum(float(r["wire_bytes"]) for r, _ in found)
-    said = {"wire_bytes": wire, "whole_bytes": float(sum(whole for _, whole in found))}
+    reply = {"wire_bytes": wire, "whole_bytes": float(sum(whole for _, whole in found))}
     if lost := [float(r["lost_share"]) for r, _ in found if "lost_share" in r]:
-        said |= {"lost_share": statistics.mean(lost), "lost_most": max(lost), "loss_bound": loss_bound(wanted)}
-        said["resent_bytes"] = sum(float(r.get("resent_bytes", 0)) for r, _ in found)
-    return said
+        reply |= {"lost_share": statistics.mean(lost), "lost_most": max(lost), "loss_bound": loss_bound(wanted)}
+        reply["resent_bytes"] = sum(float(r.get("resent_bytes", 0)) for r, _ in found)
+    return reply
 
 
 def saves(records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:

@@ -17,11 +17,11 @@ from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job
 from optics.ranks import RankName, host_of_rank
-from orchestrator.hosts import Beat
+from orchestrator.hosts import Heartbeat
 from orchestrator.hosts.launch import identity
 from orchestrator.hosts.output import last_line
 from orchestrator.jobs import attachments
-from orchestrator.jobs import beats as job_beats
+from orchestrator.jobs import heartbeats as job_heartbeats
 from orchestrator.jobs import ports as job_ports
 from orchestrator.jobs.attachments import Inspection, Launch
 from orchestrator.jobs.attempt import Attempt
@@ -60,33 +60,33 @@ POLL_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The jobs of one owner on one lab. slice: the owner's part of the lab. runs_dir: holds a directory for every run."""
+    """The jobs of one owner on one lab. tenancy: the owner's part of the lab. runs_dir: holds a directory for every run."""
 
     session: Session
     store: Store
-    slice: str
+    tenancy: str
     runs_dir: Path
 
     def _run_dir(self, record: JobRecord) -> Path:
         return self.runs_dir / record.run
 
-    async def beats(self, record: JobRecord) -> Sequence[Beat]:
+    async def heartbeats(self, record: JobRecord) -> Sequence[Heartbeat]:
         """What every rank says of itself, of the hosts that answer; its iterations since the last time go into the journal."""
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
-        return await job_beats.collect_heartbeats(self.session, name, record.name, record.run, self._run_dir(record), ranks)
+        return await job_heartbeats.collect_heartbeats(self.session, name, record.name, record.run, self._run_dir(record), ranks)
 
     async def status(
-        self, record: JobRecord, beats: Sequence[Beat] | None = None, asked: dict[object, Any] | None = None
+        self, record: JobRecord, heartbeats: Sequence[Heartbeat] | None = None, asked: dict[object, Any] | None = None
     ) -> JobStatus:
         """Ask every rank, fetch the new iterations, record an end in the store.
 
-        beats: what `beats` returned a moment ago. asked: as `Inspection.asked`.
+        heartbeats: what `heartbeats` returned a moment ago. asked: as `Inspection.asked`.
         """
         name, wanted = record.spec.on_hosts, record.spec.wanted
         ranks = ranks_of(record, self.session.lab)
         states = await self.session.hosts.jobs.states(name, ranks)
         records = await collect_iterations(self.session, name, record, self._run_dir(record)) if ranks else Sound()
-        beats = await self.beats(record) if beats is None and ranks else beats or ()
+        heartbeats = await self.heartbeats(record) if heartbeats is None and ranks else heartbeats or ()
         state, detail = state_of(record, states, len(records) + records.bad)
         launched = self.store.get(record.run)
         if launched is not None and launching(record, launched):
@@ -96,14 +96,14 @@ class Jobs:
             ended = state not in ALIVE
             await job_ports.fetch_samples(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
         if state == "running" and record.pause is not None:
-            state, detail = await paused(self.session, self.store, lab_of(self.slice), record)
+            state, detail = await paused(self.session, self.store, lab_of(self.tenancy), record)
         elif state == "running":
             detail = record.detail
         if not records and not detail and ranks:
-            detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, state)
+            detail = await unseen(self.session, self.store, self.tenancy, self.runs_dir, record, state)
         look = Inspection(self.session, self.store, record, self._run_dir(record), state in ALIVE, {} if asked is None else asked)
         lost = await attachments.tend(look) if record.ended is None else ()
-        detail += "".join(f"; {words}" for words in lost) if state == "failed" else ""
+        detail += "".join(f"; {text}" for text in lost) if state == "failed" else ""
         if record.ended is None and state in ("finished", "failed", "stopped"):
             self.store.set_job(record.id, state, detail, ended=True)
             await self._give_back(record.id)
@@ -129,7 +129,7 @@ class Jobs:
             run=record.run,
             started=record.started,
             busy=statistics.median(busy) if busy else None,
-            late=job_beats.late_words(beats, median_ms(records)) if state == "running" else (),
+            late=job_heartbeats.late_text(heartbeats, median_ms(records)) if state == "running" else (),
             resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
             damaged=records[0].get("damaged", 0) if records else 0,
             attached=await attachments.attachment_figures(look),
@@ -141,7 +141,7 @@ class Jobs:
 
     async def running(self) -> JobRecord | None:
         """The job that runs now, as its ranks report; one whose ranks cannot be asked counts as running."""
-        record = self.store.latest_job(self.slice)
+        record = self.store.latest_job(self.tenancy)
         if record is None or record.ended is not None:
             return None
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
@@ -161,7 +161,7 @@ class Jobs:
         launch: bool,
         restart: bool = False,
         sample: bool = True,
-        spared: bool = False,
+        left_out: bool = False,
     ) -> JobStatus | None:
         """Bring the job in line with a plan that is up now. restart: it is launched again even if it is the same.
 
@@ -171,7 +171,7 @@ class Jobs:
 
         Raises: as `start`; Unreachable - it is unknown whether the old job still runs.
         """
-        record, old = self.store.latest_job(self.slice), None
+        record, old = self.store.latest_job(self.tenancy), None
         if record is not None and ranks_of(record, self.session.lab):
             try:
                 old = await self.status(record)
@@ -194,7 +194,7 @@ class Jobs:
         ended = "" if record is None else record.state if old is None else old.state
         before = record.spec.wanted if record is not None and ended != "finished" else None
         resume = before is not None and (before.name, identity(before)) == (job.name, identity(job))
-        return await self.start(run, job, recorder, resume=resume, sample=sample, spared=spared)
+        return await self.start(run, job, recorder, resume=resume, sample=sample, left_out=left_out)
 
     async def resume_previous(
         self,
@@ -210,7 +210,7 @@ class Jobs:
         wanted: the job with the rings that it had, None for those of its record; on other rings it is stopped, too.
         Raises: Missing - its launch data is lost; else as `start`.
         """
-        latest = self.store.latest_job(self.slice)
+        latest = self.store.latest_job(self.tenancy)
         if latest is not None and latest.id != number and latest.ended is None:
             if await self.running():
                 with recorder.phase("job", f"stopping {latest.name}") as phase:
@@ -233,7 +233,7 @@ class Jobs:
                     await self.stop(record, "taken back")
                     phase.detail = f"stopped {record.name}"
         job = launched(record, self.session.lab, wanted)
-        return await self.start(run, job, recorder, resume=True, sample=sample, spared=True)
+        return await self.start(run, job, recorder, resume=True, sample=sample, left_out=True)
 
     async def start(
         self,
@@ -244,23 +244,23 @@ class Jobs:
         resume: bool,
         sample: bool = True,
         restore: bool = False,
-        spared: bool = False,
+        left_out: bool = False,
     ) -> JobStatus:
         """Launch a job through Ansible and wait for its first iterations, or its early end.
 
-        sample: hosts keep their ports' counters. restore, resume, spared: as `Launch`.
+        sample: hosts keep their ports' counters. restore, resume, left_out: as `Launch`.
         Raises: NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable - it could not start.
         Locked - another run has taken the lab, and may have launched one.
         """
         what = job.program or job.workload
-        latest = self.store.latest_job(self.slice)
+        latest = self.store.latest_job(self.tenancy)
         await self.stop_left(latest)
         new = new_hosts(job, latest) if resume else []
         with recorder.phase("launch", f"{what} on {len(job.hosts)} hosts, through Ansible") as phase:
-            lab, says = self.session.lab, partial(recorder.progress.update, "launch", 0, 1)
-            launch = Launch(self.session, job, run, latest, resume, restore, spared, says)
+            lab, reported = self.session.lab, partial(recorder.progress.update, "launch", 0, 1)
+            launch = Launch(self.session, job, run, latest, resume, restore, left_out, reported)
             spec = dataclasses.replace(spec_of(job, lab, run), given=await attachments.reserve(job, lab, run))
-            number = self.store.add_job(self.slice, run, job.name, spec)
+            number = self.store.add_job(self.tenancy, run, job.name, spec)
             try:
                 spec = await attachments.begin_attachments(launch, spec, partial(self.store.set_job_spec, number))
                 more: dict[str, Any] = {"fresh": new} if new else {}
@@ -289,14 +289,14 @@ class Jobs:
                     break
                 if (status.detail or status.bad_record) and not status.iterations:  # none will show: waiting is no use
                     break
-                words = f"iterations, {status.state}" if (made := status.iterations) else starts
-                recorder.progress.update("job", made, FIRST_ITERATIONS if made else 0, words)
+                text = f"iterations, {status.state}" if (made := status.iterations) else starts
+                recorder.progress.update("job", made, FIRST_ITERATIONS if made else 0, text)
                 await asyncio.sleep(POLL_S)
             if status.state == "failed":
-                words = await self._last_words(spec.on_hosts, record)
+                text = await self._last_lines(spec.on_hosts, record)
                 await self.stop_left(self.store.job(number))
                 raise NotVerified(
-                    f"job {job.name} failed at its start: {status.detail}\n{words}",
+                    f"job {job.name} failed at its start: {status.detail}\n{text}",
                     hint="testbed job logs; to start it anew, without its checkpoints: testbed job launch",
                 )
             resumed_ = f", resumed after iteration {status.resumed_from}" if status.resumed_from else ""
@@ -306,7 +306,7 @@ class Jobs:
             phase.detail = f"{job.name} {status.state}{resumed_}{speed}{silent}"
         return status
 
-    async def _last_words(self, name: str, record: JobRecord) -> str:
+    async def _last_lines(self, name: str, record: JobRecord) -> str:
         """The last line of each rank that failed, at most three of them."""
         hosts, found = self.session.hosts, []
         for rank, state in (await hosts.jobs.states(name, ranks_of(record, self.session.lab))).items():
@@ -336,7 +336,7 @@ class Jobs:
 
         They get no time for a checkpoint, which takes all ranks. Raises: Refused - a rank does not stop even when killed.
         """
-        record = self.store.latest_job(self.slice)
+        record = self.store.latest_job(self.tenancy)
         if record is None or not (why or set(lost) & set(hosts_of_job(record, self.session.lab))):
             return
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
@@ -346,8 +346,8 @@ class Jobs:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="check the host")
         await attachments.stop_attachments(self.session, record)
         if record.ended is None:
-            words = why or f"{', '.join(sorted(lost))} did not answer"
-            self.store.set_job(record.id, "failed", words, ended=True)
+            text = why or f"{', '.join(sorted(lost))} did not answer"
+            self.store.set_job(record.id, "failed", text, ended=True)
             await self._give_back(record.id)
 
     async def left(self, record: JobRecord) -> tuple[RankName, ...]:
@@ -373,7 +373,7 @@ class Jobs:
 
     async def stop_if_running(self, recorder: Recorder) -> str:
         """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not all of its ranks stopped."""
-        record = self.store.latest_job(self.slice)
+        record = self.store.latest_job(self.tenancy)
         if record is None or record.ended is not None:
             await self.stop_left(record)
             return ""

@@ -20,7 +20,7 @@ PAUSE = ("launch", "job")
 
 def is_same(record: JobRecord, job: Job) -> bool:
     """Whether a plan's job is the one that runs, which is then not relaunched."""
-    return not record.spec.turning and not differing(record.spec.wanted, job)
+    return not record.spec.changing and not differing(record.spec.wanted, job)
 
 
 def parted(record: JobRecord, plan: Plan) -> list[str]:
@@ -30,8 +30,8 @@ def parted(record: JobRecord, plan: Plan) -> list[str]:
     """
     hosts = record.spec.wanted.hosts
     slots = [slot.links for slot in plan.schedule.slots] if plan.schedule is not None else [()]
-    ways = [steps_of((*plan.links, *links)) for links in slots]
-    reach = {host: set[HostName]().union(*(reached(host, steps) for steps in ways)) for host in hosts}
+    paths = [steps_of((*plan.links, *links)) for links in slots]
+    reach = {host: set[HostName]().union(*(reached(host, steps) for steps in paths)) for host in hosts}
     found = []
     for a, b in combinations(hosts, 2):
         if b not in reach[a] or a not in reach[b]:
@@ -51,12 +51,12 @@ def together(record: JobRecord, plan: Plan, mode: Mode | None = None) -> None:
 
     Raises: Interlock - they cannot, and what to do.
     """
-    if words := apart(record, plan):
+    if text := apart(record, plan):
         hint = f"to end the job first: testbed job stop, then this again; or a plan that joins the hosts of {record.name}"
         if plan.job is not None:
             option = "--job keep" if mode == "keep" else "--no-job"
             hint += f"; to launch {plan.name}'s own job in its place: --job restart instead of {option}"
-        raise Interlock(f"{words}, so it cannot go on; nothing was changed", hint=hint)
+        raise Interlock(f"{text}, so it cannot go on; nothing was changed", hint=hint)
 
 
 def as_asked(record: JobRecord | None, plan: Plan, mode: Mode | None) -> list[str]:
@@ -92,8 +92,8 @@ def foretold(
         return f"{record.name} {'has finished' if record.state == 'finished' else record.state}; up launches it again", ""
     live = LIVE.get(mode, plan.transition.live)
     goes_on = mode == "keep" or decide_job(record, job, live, restart=mode == "restart").kind == "keep"
-    if goes_on and (words := apart(record, plan)):
-        return words.removeprefix("job "), f"{words}; to end the job first: testbed job stop"
+    if goes_on and (text := apart(record, plan)):
+        return text.removeprefix("job "), f"{text}; to end the job first: testbed job stop"
     return consequence(record, job, bool(affected(record, goal)), usual, live, mode), ""
 
 
@@ -108,7 +108,7 @@ def consequence(
         later = "" if job is None or is_same(record, job) else "; this plan's job comes with its next launch"
         return consequence(record, None, breaks, usual) + later
     found = decide_job(record, job, live, restart=mode == "restart")
-    if found.kind == "turn":
+    if found.kind == "rings":
         return f"{record.name} goes on; its rings change at the end of an iteration"
     if job is None or found.kind == "keep":
         return f"{record.name} keeps running" + ("; its links are dark for as long as the light moves" if breaks else "")

@@ -19,14 +19,14 @@ async def paused(session: Session, store: Store, lab: str, record: JobRecord) ->
     """
     pause = record.pause
     assert pause is not None
-    states = await session.hosts.turns.states(record.spec.on_hosts, ranks_of(record, session.lab))
+    states = await session.hosts.ring_changes.states(record.spec.on_hosts, ranks_of(record, session.lab))
     if any(s.state == "held" and s.move == pause.move for s in states):
         return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
     now = store.job(record.id) or record  # it may have turned meanwhile
     store.set_job_spec(record.id, dataclasses.replace(now.spec, pause=None))
-    words = _ended_early(store, lab, pause)
-    store.set_job(record.id, "running", words)
-    return "running", words
+    text = _ended_early(store, lab, pause)
+    store.set_job(record.id, "running", text)
+    return "running", text
 
 
 def _ended_early(store: Store, lab: str, pause: Pause) -> str:

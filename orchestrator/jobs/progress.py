@@ -40,7 +40,7 @@ NEVER_SEEN = Usual(0.0, USUAL_S)
 
 
 def usual(store: Store, key: str, runs_dir: Path, program: str, before: int) -> Usual:
-    """Of the latest earlier run of the program on this slice that made iterations; without one the stated default.
+    """Of the latest earlier run of the program on this tenancy that made iterations; without one the stated default.
 
     before: the number of the job that runs now.
     """
@@ -66,11 +66,11 @@ async def unseen(session: Session, store: Store, key: str, runs_dir: Path, recor
     for_s, seen = time.time() - record.started, usual(store, key, runs_dir, program.name, record.id)
     if state == "starting" and for_s < seen.patience_s:
         return ""
-    words = f"no iteration of {program.name} shows: {program.iterations.shown}"
+    text = f"no iteration of {program.name} shows: {program.iterations.shown}"
     if state == "starting":
         by = "as in its last run" if seen is not NEVER_SEEN else f"it never ran here, and {USUAL_S:g} s an iteration are assumed"
-        words += f" in {for_s:.0f} s (expected within {seen.patience_s:.0f} s, {by})"
+        text += f" in {for_s:.0f} s (expected within {seen.patience_s:.0f} s, {by})"
     ranks = ranks_of(record, session.lab)
     line = await last_line(session.hosts, record.spec.on_hosts, ranks[0]) if ranks else ""
     last = f"the last line of its output: {line[:120]!r}" if line else "it has printed nothing"
-    return f"{words}\n{last}; see iterations at {program.place}"
+    return f"{text}\n{last}; see iterations at {program.place}"

@@ -10,7 +10,7 @@ HIGHEST = 1 << 53
 """Whole numbers up to here are exact in every language and database that reads them."""
 LARGEST = 1e19
 LONGEST_MS = 1e9
-"""12 days, as `agent/jobs/beats.py` has it: no iteration takes longer."""
+"""12 days, as `agent/jobs/heartbeats.py` has it: no iteration takes longer."""
 LATEST_NS = 1 << 62
 """The year 2116; clocks' offsets may be added, and 64 bits still hold it."""
 WHOLE: Mapping[str, int] = {
@@ -53,8 +53,8 @@ def _record(line: str | bytes, needed: Collection[str]) -> dict[str, Any]:
     kept = {name: number for name, value in record.items() if (number := _number(name, value)) is not None}
     for name in needed:
         if name not in kept or kept[name] < 0 or (name == "iter_ms" and kept[name] > LONGEST_MS):
-            said = json.dumps(record[name])[:40] if name in record else "missing"
-            raise ValueError(f"{name} is to be {wanted(name)}, and is {said}")
+            text = json.dumps(record[name])[:40] if name in record else "missing"
+            raise ValueError(f"{name} is to be {wanted(name)}, and is {text}")
     return kept
 
 

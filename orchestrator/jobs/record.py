@@ -68,8 +68,8 @@ def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:
     if record is None or record.ended is not None or not goal.change.changes:
         return ()
     hosts = set(record.spec.wanted.hosts)
-    gone = set(goal.old_links) - set(goal.kept_links)
-    return (record.name,) if any({link.a.host, link.b.host} <= hosts for link in gone) else ()
+    removed = set(goal.old_links) - set(goal.kept_links)
+    return (record.name,) if any({link.a.host, link.b.host} <= hosts for link in removed) else ()
 
 
 def launched(record: JobRecord, lab: Lab, wanted: Job | None = None) -> Job:
@@ -78,8 +78,8 @@ def launched(record: JobRecord, lab: Lab, wanted: Job | None = None) -> Job:
     Raises: Missing - a host of its ranks is not in the inventory any more.
     """
     job = wanted if wanted is not None else record.spec.wanted
-    if gone := [host for host in job.hosts if host not in lab.hosts]:
-        raise Missing(f"job {record.name} ran on {', '.join(gone)}, not in the inventory any more", hint="testbed job launch")
+    if removed := [host for host in job.hosts if host not in lab.hosts]:
+        raise Missing(f"job {record.name} ran on {', '.join(removed)}, not in the inventory any more", hint="testbed job launch")
     program = lab.programs.get(job.program) if job.program else None
     return replace(job, version=program.version) if program is not None else job  # what is launched now is the present one
 

@@ -18,7 +18,7 @@ class JobStatus(JsonReport):
     busy: fraction of the time that the processors of rank 0's host were busy. resumed_from: the iteration whose checkpoint it
     resumed from; 0: it started from scratch. damaged: that of the newest checkpoint passed over for it, as it was damaged. hosts:
     how many its ranks are on. late: which of them are slow or silent, in words. attached: figures of what it has beside its
-    ranks, by kind; `lacks`: what is missing there. sent: as the measurement `collective`. saves: how long
+    ranks, by kind; `missing`: what is missing there. sent: as the measurement `collective`. saves: how long
     training stands for a checkpoint (`each_ms`), one in `every` iterations. bad_records: lines of its iterations that are no
     records, and are left out; bad_record: what is wrong with the latest, or with the file.
     """

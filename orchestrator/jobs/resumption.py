@@ -22,7 +22,7 @@ async def resumption(jobs: Jobs, recorder: Recorder, after_ns: int, since_ns: in
     Monotonic ns, corrected by the clock of rank 0's host; 0 if no job runs, or no iteration ends within seconds.
     since_ns: gaps before this time do not count. was: the job that ran before, whose iterations count too.
     """
-    record, journal = jobs.store.latest_job(jobs.slice), recorder.journal
+    record, journal = jobs.store.latest_job(jobs.tenancy), recorder.journal
     if record is None or record.ended is not None or journal is None or not after_ns:
         return 0, 0
     ranks = ranks_of(record, jobs.session.lab)

@@ -51,7 +51,7 @@ class Planned(ABC, Generic[V]):
     """Where it stands in a plan, if not at `job.KEY`."""
     adjusts: ClassVar[bool] = False
     """Whether a running job can take over another one."""
-    unsliced: ClassVar[str] = ""
+    unpartitioned: ClassVar[str] = ""
     """Why a plan with slices of hosts may not have it; empty: it may."""
 
     @property

@@ -13,16 +13,16 @@ from orchestrator.inventory.port_names import host_port, no_fibre
 from orchestrator.plan.ports import assign_ports
 
 
-def avoiding(plan: Plan, words: Sequence[str], lab: Lab) -> Plan:
-    """The plan without what `words` name. Raises: Usage - as `read_avoid`."""
-    if not words:
+def avoiding(plan: Plan, tokens: Sequence[str], lab: Lab) -> Plan:
+    """The plan without what `tokens` name. Raises: Usage - as `read_avoid`."""
+    if not tokens:
         return plan
-    avoid = read_avoid(words, lab)
-    note = f"avoids {', '.join(avoid.words)}; an up without --avoid uses them again"
+    avoid = read_avoid(tokens, lab)
+    note = f"avoids {', '.join(avoid.message)}; an up without --avoid uses them again"
     return replace(plan, avoid=avoid, warnings=(*plan.warnings, note))
 
 
-def read_avoid(words: Sequence[str], lab: Lab) -> Avoid:
+def read_avoid(tokens: Sequence[str], lab: Lab) -> Avoid:
     """What the operator wants to avoid: a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device.
 
     Raises: Usage - listing all names that are not in the lab.
@@ -30,12 +30,12 @@ def read_avoid(words: Sequence[str], lab: Lab) -> Avoid:
     problems: list[str] = []
     ports: set[HostPort] = set()
     trunks: set[str] = set()
-    for word in words:
+    for word in tokens:
         if not _named(word, lab, ports, trunks):
             problems.append(f"--avoid {word}: {_unknown(word, lab)}")
     if problems:
         raise Usage("\n".join(problems), hint="name a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device")
-    usual = tuple(str(host_port(word, lab) or word) for word in words)
+    usual = tuple(str(host_port(word, lab) or word) for word in tokens)
     return Avoid(usual, frozenset(ports), frozenset(trunks))
 
 
@@ -47,11 +47,11 @@ def _named(word: str, lab: Lab, ports: set[HostPort], trunks: set[str]) -> bool:
         return True
     device, _, label = word.partition(":")
     at = Port(device, label)
-    there = {p for p, f in lab.fibres.items() if word in (f.name, f.device) or at in (f.enters, f.leaves)}
+    existing = {p for p, f in lab.fibres.items() if word in (f.name, f.device) or at in (f.enters, f.leaves)}
     named_trunks = {t.name for t in lab.trunks if word in (t.name, t.start.device, t.end.device) or at in (t.start, t.end)}
-    ports |= there
+    ports |= existing
     trunks |= named_trunks
-    return bool(there or named_trunks)
+    return bool(existing or named_trunks)
 
 
 def _unknown(word: str, lab: Lab) -> str:
@@ -92,8 +92,8 @@ def choose_ports(
         except Infeasible as error:
             why = error
     if not hit:
-        raise Infeasible(f"without {', '.join(avoid.words)}: {why}", hint=why.hint)
-    lines = [_in_the_way(wanted[index], wanted, lab, taken, avoid) for index in hit]
+        raise Infeasible(f"without {', '.join(avoid.message)}: {why}", hint=why.hint)
+    lines = [_blocking(wanted[index], wanted, lab, taken, avoid) for index in hit]
     raise Infeasible("\n".join(lines), hint=_nearest(wanted, hit, lab, live, taken))
 
 
@@ -106,7 +106,7 @@ def _freed(wanted: Sequence[WantedLink], which: Collection[int], ports: Collecti
     return [replace(link, a=open_(link.a), b=open_(link.b)) if index in which else link for index, link in enumerate(wanted)]
 
 
-def _in_the_way(link: WantedLink, wanted: Sequence[WantedLink], lab: Lab, taken: Collection[HostPort], avoid: Avoid) -> str:
+def _blocking(link: WantedLink, wanted: Sequence[WantedLink], lab: Lab, taken: Collection[HostPort], avoid: Avoid) -> str:
     """Why a link cannot move: what each other port of its host is used for."""
     ends = [end for end in (link.a, link.b) if isinstance(end, HostPort)]
     named = next(end for end in ends if end in avoid.ports)
@@ -117,19 +117,19 @@ def _in_the_way(link: WantedLink, wanted: Sequence[WantedLink], lab: Lab, taken:
         return (p for p in lab.fibres if p.host == host and p not in used and p not in taken)
 
     meets = {lab.fibres[p].device for p in free(peer)}
-    words = []
+    tokens = []
     for port in (p for p in lab.fibres if p.host == named.host and p != named):
         if port in avoid.ports:
-            words.append(f"{port} is to be avoided too")
+            tokens.append(f"{port} is to be avoided too")
         elif port in used:
-            words.append(f"{port} carries {used[port]}")
+            tokens.append(f"{port} carries {used[port]}")
         elif port in taken:
-            words.append(f"{port} carries a foreign circuit")
+            tokens.append(f"{port} carries a foreign circuit")
         elif (device := lab.fibres[port].device) not in meets:
-            words.append(f"{port} is free, but {peer} has no free port at {device}")
+            tokens.append(f"{port} is free, but {peer} has no free port at {device}")
         else:
-            words.append(f"{port} is free, but another link needs it")
-    return f"{link}: {named} is to be avoided, and {named.host} has no spare port that reaches {peer}: {'; '.join(words)}"
+            tokens.append(f"{port} is free, but another link needs it")
+    return f"{link}: {named} is to be avoided, and {named.host} has no spare port that reaches {peer}: {'; '.join(tokens)}"
 
 
 def _nearest(

@@ -85,9 +85,9 @@ class Room:
 class Search:
     """Depth-first search, always at the link with the fewest devices left; unused devices with equal free ports count as one."""
 
-    def __init__(self, needs: Sequence[Need], room: Room, prefer: Mapping[int, DeviceName], turn: int, limit: int) -> None:
+    def __init__(self, needs: Sequence[Need], room: Room, prefer: Mapping[int, DeviceName], step: int, limit: int) -> None:
         self.needs, self.room, self.prefer = needs, room, prefer
-        self.turn, self.limit = turn, limit
+        self.step, self.limit = step, limit
         self.steps = 0
         self.gave_up = False
         self.chosen: dict[int, DeviceName] = {}
@@ -151,7 +151,7 @@ class Search:
         count = len(self.needs)
         open_ = (place for place in range(count) if place not in self.chosen)
         return min(
-            open_, key=lambda place: (len(self.options[place]), -self.degree[place], (place * (2 * self.turn + 1)) % (count + 1))
+            open_, key=lambda place: (len(self.options[place]), -self.degree[place], (place * (2 * self.step + 1)) % (count + 1))
         )
 
     def _values(self, place: int) -> list[DeviceName]:
@@ -228,7 +228,7 @@ class _Repair:
             if direct:
                 self.set(place, liked if liked in direct else direct[0])
             elif not any(self.chain(place, first, second) for first, second in self._pairs(place)):
-                open_ = [*open_[: len(open_) // 2], *self.kick(place), *open_[len(open_) // 2 :]]
+                open_ = [*open_[: len(open_) // 2], *self.perturb(place), *open_[len(open_) // 2 :]]
         return not open_
 
     def _pairs(self, place: int) -> Iterator[tuple[DeviceName, DeviceName]]:
@@ -261,7 +261,7 @@ class _Repair:
             crowded.append((host, device))
         return True
 
-    def kick(self, place: int) -> list[int]:
+    def perturb(self, place: int) -> list[int]:
         """Colour the link, taking ports from others; return the links that lost their colour."""
         devices = self.needs[place].devices
         device = devices[self.dice.pick(len(devices))]

@@ -29,8 +29,8 @@ def why_no_spare(host: HostName, spare: HostName, plan: Plan, lab: Lab) -> str:
         return f"{spare} is not in the lab ({summary(lab.hosts, 'host')}){did_you_mean(spare, lab.hosts)}"
     if spare in hosts_in_use(plan):
         return f"{spare} is in use by {plan.name} already"
-    words = difference(host, spare, lab)
-    return f"{spare} cannot take the place of {host}: {host} has {words}" if words else ""
+    text = difference(host, spare, lab)
+    return f"{spare} cannot take the place of {host}: {host} has {text}" if text else ""
 
 
 def like(host: HostName, plan: Plan, lab: Lab) -> list[HostName]:
@@ -46,14 +46,14 @@ def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -
     """
     for host, spare in by.items():
         _of(host, plan, lab)
-        if words := why_no_spare(host, spare, plan, lab):
+        if message := why_no_spare(host, spare, plan, lab):
             others = [name for name in like(host, plan, lab) if name not in by.values()]
             hint = (
                 f"testbed job evict {host} --spare {others[0]}"
                 if others
                 else "leave --spare out: its neighbours close the rings without it"
             )
-            raise (Missing if spare not in lab.hosts else Infeasible)(words, hint=hint)
+            raise (Missing if spare not in lab.hosts else Infeasible)(message, hint=hint)
     if len(set(by.values())) < len(by):
         raise Infeasible(f"one spare cannot take the place of {' and '.join(by)}", hint="name a spare for each")
     body = json.loads(relabelled_text(text, by))
@@ -84,9 +84,9 @@ def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
         rewrite_attachments(body["job"], lambda kind, section: kind.without(section, host))
         if groups := (body["job"].get("traffic") or {}).get("groups"):
             body["job"]["traffic"]["groups"] = [group for group in groups if len(group["rings"][0]) > 1]
-    gone = [link for link in body.get("links", ()) if host in _ends(link)]
+    removed = [link for link in body.get("links", ()) if host in _ends(link)]
     body["links"] = [link for link in body.get("links", ()) if host not in _ends(link)]
-    body["links"] += [{"a": a, "b": b, "kind": kind} for a, b, kind in _joined(host, plan, gone)]
+    body["links"] += [{"a": a, "b": b, "kind": kind} for a, b, kind in _joined(host, plan, removed)]
     for segment in body.get("segments", ()):
         named = segment.get("hosts") or list(lab.segments[segment["name"]].ports)
         segment["hosts"] = [name for name in named if name != host]
@@ -166,19 +166,19 @@ def _dispensable(host: HostName, plan: Plan, lab: Lab) -> None:
         raise Infeasible(f"{host} is part of an all-reduce by a schedule, which must be designed anew", hint=hint)
 
 
-def _joined(host: HostName, plan: Plan, gone: Sequence[Mapping[str, Any]]) -> list[tuple[HostName, HostName, str]]:
+def _joined(host: HostName, plan: Plan, removed: Sequence[Mapping[str, Any]]) -> list[tuple[HostName, HostName, str]]:
     """The links that close each ring without the host: of its neighbours there, as many as lose a link each.
 
     Ends have no port: the one that was freed may be at another switch than its new peer's.
     """
     free: Counter[HostName] = Counter()
-    for link in gone:
+    for link in removed:
         free.update(name for name in _ends(link) for _ in range(link.get("count", 1)) if name != host)
-    there: Counter[frozenset[HostName]] = Counter(frozenset(link.hosts) for link in plan.links if host not in link.hosts)
-    kind = next((link.get("kind", "duplex") for link in gone), LinkKind.DUPLEX.value)
+    existing: Counter[frozenset[HostName]] = Counter(frozenset(link.hosts) for link in plan.links if host not in link.hosts)
+    kind = next((link.get("kind", "duplex") for link in removed), LinkKind.DUPLEX.value)
     made: list[tuple[HostName, HostName, str]] = []
     used: Counter[frozenset[HostName]] = Counter()
-    for order in _one_way(plan.rings) if kind == LinkKind.DUPLEX.value else plan.rings:
+    for order in _one_direction(plan.rings) if kind == LinkKind.DUPLEX.value else plan.rings:
         if host not in order or len(order) < 4:
             continue  # what is left of three is a pair, which its own link joins
         at = order.index(host)
@@ -188,7 +188,7 @@ def _joined(host: HostName, plan: Plan, gone: Sequence[Mapping[str, Any]]) -> li
         if free[before] and free[after]:
             free.subtract((before, after))
             made.append((before, after, kind))
-        elif there[pair] <= steps + used[pair]:
+        elif existing[pair] <= steps + used[pair]:
             raise Infeasible(
                 f"without {host} a ring steps from {before} to {after}, which have no ports to be joined by",
                 hint=f"--spare, for a host like it; or design it anew: testbed design replan --topology FILE --host {host}",
@@ -197,13 +197,13 @@ def _joined(host: HostName, plan: Plan, gone: Sequence[Mapping[str, Any]]) -> li
     return made
 
 
-def _one_way(orders: Iterable[Sequence[HostName]]) -> list[tuple[HostName, ...]]:
+def _one_direction(orders: Iterable[Sequence[HostName]]) -> list[tuple[HostName, ...]]:
     """The orders without those that are another one backwards: a duplex link carries both."""
     found: list[tuple[HostName, ...]] = []
     for order in map(tuple, orders):
         back = order[::-1]
-        turned = {back[at:] + back[:at] for at in range(len(back))}
-        if not turned & set(found):
+        rotated = {back[at:] + back[:at] for at in range(len(back))}
+        if not rotated & set(found):
             found.append(order)
     return found
 
@@ -221,7 +221,7 @@ def _checked(body: dict[str, Any], plan: Plan, lab: Lab, hosts: Sequence[HostNam
     return text
 
 
-def spared(text: str, spares: Sequence[HostName], plan: Plan, lab: Lab) -> str:
+def left_out(text: str, spares: Sequence[HostName], plan: Plan, lab: Lab) -> str:
     """The plan with these spares instead of its own.
 
     Raises: Missing - one is not of the lab. Infeasible - one is named twice, in use by the plan, or like none of its hosts.
@@ -238,6 +238,6 @@ def spared(text: str, spares: Sequence[HostName], plan: Plan, lab: Lab) -> str:
         fit = [name for name in lab.hosts if not all(why_no_spare(host, name, plan, lab) for host in hosts)]
         hint = f"idle hosts like those of the plan: --spares {','.join(fit[:4])}" if fit else "leave --spares out"
         kind = Infeasible if set(spares) <= set(lab.hosts) else Missing
-        raise kind("\n".join(f"--spares {','.join(spares)}: {words}" for words in wrong), hint=hint)
+        raise kind("\n".join(f"--spares {','.join(spares)}: {text}" for text in wrong), hint=hint)
     body = json.loads(text)
     return json.dumps({**body, "spares": list(spares)}, indent=2, ensure_ascii=False) + "\n"

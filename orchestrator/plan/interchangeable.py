@@ -27,7 +27,7 @@ def interchange_properties(host: HostName, lab: Lab) -> Mapping[str, object]:
     )
     same = {
         "forwarding": it.forwarding,
-        "lanes": it.slice.lanes if it.slice else it.lanes,
+        "lanes": it.partition.lanes if it.partition else it.lanes,
         "GPUs": it.gpus,
         "ranks": it.max_ranks,
         "ports": len(it.ports),
@@ -57,8 +57,8 @@ def relabelled_text(text: str, by: Labels) -> str:
     body = json.loads(text)
 
     def end(name: str, mark: str = ":") -> str:
-        host, there, number = name.partition(mark)
-        return by.get(host, host) + there + number
+        host, existing, number = name.partition(mark)
+        return by.get(host, host) + existing + number
 
     schedule = body.get("schedule") or {}
     for links in (body.get("links", ()), *(slot["links"] for slot in schedule.get("slots", ()))):

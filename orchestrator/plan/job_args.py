@@ -27,8 +27,8 @@ def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
             problems.add(("job", "program"), f"only workload program names one; this job is {job.workload}", key=True)
     opened = set.intersection(*(set(host.job_env) for host in ranks)) if ranks else set()
     check_env(job.env, opened, ("job", "env"), problems)
-    if job.backend == "nccl" and (lacking := [host.name for host in ranks if not host.gpus]):
-        few = ", ".join(lacking[:4]) + (", ..." if len(lacking) > 4 else "")
+    if job.backend == "nccl" and (missing := [host.name for host in ranks if not host.gpus]):
+        few = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
         problems.add(("job", "backend"), f"nccl needs a GPU on every host of the job; none on {few} (testbed_gpus in hosts.yml)")
 
 
@@ -38,15 +38,15 @@ def _check_args(program: str, given: Mapping[str, object], nccl: bool, problems:
     for name, value in given.items():
         place: Path = ("job", "args", name)
         if name not in options:
-            words = f"{program} takes no argument {name}{did_you_mean(name, options) or '; it takes ' + ', '.join(options)}"
-            problems.add(place, words, key=True)
+            text = f"{program} takes no argument {name}{did_you_mean(name, options) or '; it takes ' + ', '.join(options)}"
+            problems.add(place, text, key=True)
         elif not options[name].takes(value):
             wrong = True
             problems.add(place, f"wanted {options[name].wanted}, got {show(value)}{options[name].reason(value)}")
     if wrong:
         return
-    for name, words in conflicts(program, given, nccl):
-        problems.add(("job", "args", name), words)
+    for name, text in conflicts(program, given, nccl):
+        problems.add(("job", "args", name), text)
     if "maxbytes" in given and "maxbytes" in options:
         smallest, largest = (size(str(given.get(name, options[name].default))) for name in ("minbytes", "maxbytes"))
         if largest < smallest:

@@ -15,10 +15,10 @@ from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import LAUNCHERS, show
 
 
-def _each(words: str) -> str:
+def _each(text: str) -> str:
     """A list as NCCL reads it: words with commas between them, ^ before those not wanted; perhaps one list a collective."""
-    words = rf"\^?({words})(,({words})){{0,9}}"
-    return rf"(?i:([a-z]{{1,16}}:)?{words}(;[a-z]{{1,16}}:{words}){{0,9}})"
+    text = rf"\^?({text})(,({text})){{0,9}}"
+    return rf"(?i:([a-z]{{1,16}}:)?{text}(;[a-z]{{1,16}}:{text}){{0,9}})"
 
 
 _SHAPES: tuple[tuple[str, str, str], ...] = (
@@ -74,7 +74,7 @@ _SHAPES: tuple[tuple[str, str, str], ...] = (
     ("a size such as 512K or 16M", r"[0-9]{1,12} ?[BKMGbkmg]?", "OMP_STACKSIZE"),
     ("OFF, INFO or DETAIL", r"OFF|INFO|DETAIL", "TORCH_DISTRIBUTED_DEBUG"),
 )
-ALLOWED: Mapping[str, tuple[str, str]] = {name: (words, shape) for words, shape, names in _SHAPES for name in names.split()}
+ALLOWED: Mapping[str, tuple[str, str]] = {name: (text, shape) for text, shape, names in _SHAPES for name in names.split()}
 """Each variable a plan may set: its values in words and as a pattern."""
 
 
@@ -95,6 +95,6 @@ def check_env(given: Mapping[str, str], opened: Collection[str], path: Path, pro
                 why = "the lab's owner may open it with testbed_job_env in hosts.yml"
             problems.add(place, f"a plan may not set {name}; {why}", key=True)
             continue
-        words, shape = ALLOWED[name]
+        text, shape = ALLOWED[name]
         if not re.fullmatch(shape, value):
-            problems.add(place, f"wanted {words}, got {show(value)}")
+            problems.add(place, f"wanted {text}, got {show(value)}")

@@ -28,8 +28,8 @@ def check_ranks(job: JobEdge, links: Links, problems: Problems) -> tuple[RankNam
         host, local = found
         known &= links.known_host(host, path)
         before = seen.setdefault(host, [])
-        if words := _misplaced(name, host, local, before, index):
-            problems.add(path, words)
+        if text := _misplaced(name, host, local, before, index):
+            problems.add(path, text)
             known = False
         before.append((index, local))
     if not known:
@@ -76,7 +76,7 @@ def _held(job: JobEdge, links: Links, problems: Problems) -> tuple[RankName, ...
             good = False
     if job.traffic is not None and len({len(here) for here in ranks.values()}) > 1:
         few = ", ".join(f"{len(here)} on {host}" for host, here in list(ranks.items())[:4])
-        words = f"the ranks of a host share the traffic of a replay: give every host the same number of them; here {few}"
-        problems.add(("job", "ranks"), words)
+        text = f"the ranks of a host share the traffic of a replay: give every host the same number of them; here {few}"
+        problems.add(("job", "ranks"), text)
         good = False
     return tuple(rank for host, here in ranks.items() for rank in ranks_on(host, len(here))) if good else None

@@ -60,7 +60,7 @@ class JobReader:
         """Each names a rank that the job no longer has, and one that it has and that took one place only."""
         for before, now in edge.evicted.items():
             path: Path = ("job", "evicted", before)
-            if parsed(before) is None or "/" in host_of_rank(before):  # a slice is not evicted
+            if parsed(before) is None or "/" in host_of_rank(before):  # a partition is not evicted
                 self.problems.add(path, f"wanted a host such as gpu01, or one of its ranks such as gpu01/0, got {before!r}")
             elif before in edge.ranks:
                 self.problems.add(path, f"{before} is a rank of the job, so nobody took its place")
@@ -75,8 +75,8 @@ class JobReader:
         transfers."""
         path: Path = ("job", "traffic")
         if (edge.traffic is None) == (edge.workload == "replay"):
-            words = "a replay needs traffic" if edge.traffic is None else f"only a replay has traffic; this job is {edge.workload}"
-            self.problems.add(path, words)
+            text = "a replay needs traffic" if edge.traffic is None else f"only a replay has traffic; this job is {edge.workload}"
+            self.problems.add(path, text)
         if edge.traffic is None:
             return []
         if edge.rings:
@@ -164,9 +164,9 @@ class JobReader:
             return False
         for at, (host, follower) in enumerate(ring_steps(order)):
             if not self.links.edges[host, follower]:
-                one_way = "; the link there runs the other way" if self.links.edges[follower, host] else ""
-                words = f"the ring steps from {host} to {follower}, but no link joins them{one_way}"
-                (self.notes if far else self.problems).add((*path, at), words)
+                one_direction = "; the link there runs the other way" if self.links.edges[follower, host] else ""
+                text = f"the ring steps from {host} to {follower}, but no link joins them{one_direction}"
+                (self.notes if far else self.problems).add((*path, at), text)
                 good = far
                 if far:
                     break

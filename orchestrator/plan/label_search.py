@@ -44,7 +44,7 @@ def labels(
     tries = [search.whole(start or {}), search.whole({})]
     best = max(tries, key=search.kept)  # the first of equals
     if search.kept(best) < search.most:
-        best = search.exact(best) if search.count <= EXACT else search.climb(best)
+        best = search.exact(best) if search.count <= EXACT else search.ascend(best)
     return {old: new for old, new in best.items() if old != new}
 
 
@@ -55,16 +55,16 @@ class _Search:
         wanted: dict[tuple[HostName, HostName], list[Ends]] = {}
         for link in links:
             _file(wanted, link.a, link.b, link.kind)
-        there: dict[tuple[HostName, HostName], list[Ends]] = {}
+        existing: dict[tuple[HostName, HostName], list[Ends]] = {}
         for lit in live:
-            _file(there, lit.a, lit.b, lit.kind)
+            _file(existing, lit.a, lit.b, lit.kind)
         self.hosts = list(dict.fromkeys([*(h for link in links for h in link.hosts), *self.group]))
-        self.beside: dict[HostName, list[tuple[HostName, tuple[Ends, ...]]]] = {host: [] for host in self.hosts}
+        self.shared: dict[HostName, list[tuple[HostName, tuple[Ends, ...]]]] = {host: [] for host in self.hosts}
         for (a, b), ends in wanted.items():
-            self.beside[a].append((b, tuple(ends)))
-            self.beside[b].append((a, _turned(ends)))
-        self.live = {pair: tuple(ends) for pair, ends in there.items()}
-        self.live |= {(b, a): _turned(ends) for (a, b), ends in there.items()}
+            self.shared[a].append((b, tuple(ends)))
+            self.shared[b].append((a, _rotated(ends)))
+        self.live = {pair: tuple(ends) for pair, ends in existing.items()}
+        self.live |= {(b, a): _rotated(ends) for (a, b), ends in existing.items()}
         self.lit: dict[HostName, list[HostName]] = {}
         for a, b in self.live:
             self.lit.setdefault(a, []).append(b)
@@ -88,17 +88,17 @@ class _Search:
 
     def pair(self, ends: tuple[Ends, ...], a: HostName, b: HostName) -> int:
         """How many of the links `ends` exist between `a` and `b`."""
-        there = self.live.get((a, b))
-        if there is None:
+        existing = self.live.get((a, b))
+        if existing is None:
             return 0
         key = (ends, a, b)
         if key not in self._known:
-            self._known[key] = _matched(ends, there)
+            self._known[key] = _matched(ends, existing)
         return self._known[key]
 
     def at(self, host: HostName, place: HostName, by: Labels) -> int:
         """How many links of `host` to labelled hosts would stay if it had the label `place`."""
-        return sum(self.pair(ends, place, by[other]) for other, ends in self.beside[host] if other in by)
+        return sum(self.pair(ends, place, by[other]) for other, ends in self.shared[host] if other in by)
 
     def kept(self, by: Labels) -> int:
         return sum(self.at(host, by[host], by) for host in by) // 2
@@ -111,7 +111,7 @@ class _Search:
         ahead = [0] * (len(order) + 1)  # links decided from this position on
         for at in range(len(order) - 1, -1, -1):
             before = {*order[:at]}
-            ahead[at] = ahead[at + 1] + sum(len(ends) for other, ends in self.beside[order[at]] if other in before)
+            ahead[at] = ahead[at + 1] + sum(len(ends) for other, ends in self.shared[order[at]] if other in before)
         best, most = first, self.kept(first)
         by: dict[HostName, HostName] = {}
         used: set[HostName] = set()
@@ -142,14 +142,14 @@ class _Search:
         left = [host for host in self.hosts if host in self.group]
         while left:
             done = {*order}
-            following = max(left, key=lambda host: (sum(len(e) for o, e in self.beside[host] if o in done), len(self.beside[host])))
+            following = max(left, key=lambda host: (sum(len(e) for o, e in self.shared[host] if o in done), len(self.shared[host])))
             order.append(following)
             left.remove(following)
         return order
 
     # good labellings, if there are many
 
-    def climb(self, first: dict[HostName, HostName]) -> dict[HostName, HostName]:
+    def ascend(self, first: dict[HostName, HostName]) -> dict[HostName, HostName]:
         """Grow labellings, improve the best few by exchanges, perturb the best one until the effort is spent."""
         grown = sorted(self._grown(), key=lambda by: -self.kept(by))[:3]
         self.effort = EXCHANGES
@@ -162,18 +162,18 @@ class _Search:
         return best if most > self.kept(first) else first
 
     def _grown(self) -> Iterable[dict[HostName, HostName]]:
-        fingerprints, there = self._fingerprints(self.beside_hosts()), self._fingerprints(self.lit)
-        movable = [host for host in self.hosts if host in self.group and self.beside[host]]
+        fingerprints, existing = self._fingerprints(self.neighbour_hosts()), self._fingerprints(self.lit)
+        movable = [host for host in self.hosts if host in self.group and self.shared[host]]
         if not movable:
             return
         rare = Counter(fingerprints[host] for host in movable)
-        seed = min(movable, key=lambda host: (rare[fingerprints[host]], -len(self.beside[host])))
-        places = sorted(self.groups[self.group[seed]], key=lambda place: there.get(place) != fingerprints[seed])
+        seed = min(movable, key=lambda host: (rare[fingerprints[host]], -len(self.shared[host])))
+        places = sorted(self.groups[self.group[seed]], key=lambda place: existing.get(place) != fingerprints[seed])
         for place in places[:SEEDS]:
-            yield self.grow(seed, place, fingerprints, there)
+            yield self.grow(seed, place, fingerprints, existing)
 
-    def beside_hosts(self) -> dict[HostName, list[HostName]]:
-        return {host: [other for other, _ in near] for host, near in self.beside.items()}
+    def neighbour_hosts(self) -> dict[HostName, list[HostName]]:
+        return {host: [other for other, _ in near] for host, near in self.shared.items()}
 
     @staticmethod
     def _fingerprints(near: Mapping[HostName, Sequence[HostName]]) -> dict[HostName, str]:
@@ -185,24 +185,24 @@ class _Search:
         return fingerprint
 
     def grow(
-        self, seed: HostName, place: HostName, fingerprints: Mapping[HostName, str], there: Mapping[HostName, str]
+        self, seed: HostName, place: HostName, fingerprints: Mapping[HostName, str], existing: Mapping[HostName, str]
     ) -> dict[HostName, HostName]:
         """Put `seed` at `place`, then always the host with the most staying links to hosts already placed."""
         by = {host: host for host in self.hosts if host not in self.group}
         taken: set[HostName] = set(by.values())
         heap: list[tuple[int, bool, int, HostName, HostName]] = [(0, False, 0, seed, place)]
         for host in list(by):
-            self._offer(host, by, taken, heap, fingerprints, there)
+            self._offer(host, by, taken, heap, fingerprints, existing)
         while heap:
             gain, _, _, host, at = heappop(heap)
             if host in by or at in taken:
                 continue
             if (now := self.at(host, at, by)) != -gain and host != seed:
-                heappush(heap, (-now, fingerprints[host] != there.get(at), len(by), host, at))
+                heappush(heap, (-now, fingerprints[host] != existing.get(at), len(by), host, at))
                 continue
             by[host] = at
             taken.add(at)
-            self._offer(host, by, taken, heap, fingerprints, there)
+            self._offer(host, by, taken, heap, fingerprints, existing)
         return self.whole(by)
 
     def _offer(
@@ -212,14 +212,14 @@ class _Search:
         taken: Collection[HostName],
         heap: list[tuple[int, bool, int, HostName, HostName]],
         fingerprints: Mapping[HostName, str],
-        there: Mapping[HostName, str],
+        existing: Mapping[HostName, str],
     ) -> None:
-        for other, _ in self.beside[host]:
+        for other, _ in self.shared[host]:
             if other in by or other not in self.group:
                 continue
             for place in self.lit.get(by[host], ()):
                 if place not in taken and self.group.get(place) == self.group[other] and (gain := self.at(other, place, by)):
-                    heappush(heap, (-gain, fingerprints[other] != there.get(place), len(by), other, place))
+                    heappush(heap, (-gain, fingerprints[other] != existing.get(place), len(by), other, place))
 
     def uphill(self, by: dict[HostName, HostName]) -> dict[HostName, HostName]:
         """Exchange two labels as long as that keeps more links."""
@@ -230,7 +230,7 @@ class _Search:
             for group in self.groups:
                 wanting = [host for host in group if self.at(host, by[host], by) < self._links(host)]
                 for index, one in enumerate(wanting):
-                    for other in (*wanting[index + 1 :], *(host for host in group if not self.beside[host])):
+                    for other in (*wanting[index + 1 :], *(host for host in group if not self.shared[host])):
                         self.effort -= 1
                         if self._gain(one, other, by) > 0:
                             by[one], by[other] = by[other], by[one]
@@ -240,7 +240,7 @@ class _Search:
         return by
 
     def _links(self, host: HostName) -> int:
-        return sum(len(ends) for _, ends in self.beside[host])
+        return sum(len(ends) for _, ends in self.shared[host])
 
     def _gain(self, one: HostName, other: HostName, by: dict[HostName, HostName]) -> int:
         before = self.at(one, by[one], by) + self.at(other, by[other], by)
@@ -270,13 +270,13 @@ def _file(found: dict[tuple[HostName, HostName], list[Ends]], a: LinkEnd, b: Lin
     found.setdefault(hosts, []).append((ports[0], ports[1], direction))
 
 
-def _turned(ends: Iterable[Ends]) -> tuple[Ends, ...]:
+def _rotated(ends: Iterable[Ends]) -> tuple[Ends, ...]:
     return tuple((b, a, -direction) for a, b, direction in ends)
 
 
-def _matched(ends: tuple[Ends, ...], there: tuple[Ends, ...]) -> int:
+def _matched(ends: tuple[Ends, ...], existing: tuple[Ends, ...]) -> int:
     """How many wanted links match a live one each, links that name ports first."""
-    left, count = list(there), 0
+    left, count = list(existing), 0
     for a, b, direction in sorted(ends, key=lambda end: (end[0] is None) + (end[1] is None)):
         found = next((x for x in left if x[2] == direction and a in (None, x[0]) and b in (None, x[1])), None)
         if found is not None:

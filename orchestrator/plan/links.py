@@ -100,7 +100,7 @@ class Links:
                 continue
             seen[edge.name] = index
             segment = known[edge.name]
-            self.members(edge.hosts or [], {**segment.ports, **segment.slices}, segment.name, path)
+            self.members(edge.hosts or [], {**segment.ports, **segment.partitions}, segment.name, path)
             for link in segment.links(edge.hosts if edge.hosts is not None else segment.ports):
                 wanted.append(WantedLink(link.a, link.b, link.kind, f"segments[{index}]"))
                 self.edges[link.a.host, link.b.host] += 1
@@ -181,5 +181,5 @@ class Links:
 
 def _sides(link: WantedLink) -> list[tuple[LinkEnd, str]]:
     """What a link uses of the ports at its ends: what sends there, what receives."""
-    there = [(link.a, "sends"), (link.b, "receives")]
-    return [*there, (link.a, "receives"), (link.b, "sends")] if link.kind is LinkKind.DUPLEX else there
+    existing = [(link.a, "sends"), (link.b, "receives")]
+    return [*existing, (link.a, "receives"), (link.b, "sends")] if link.kind is LinkKind.DUPLEX else existing

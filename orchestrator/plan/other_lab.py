@@ -22,15 +22,15 @@ def refuse_another_labs(document: Document, lab: Lab) -> None:
             for key in ("a", "b"):
                 if isinstance(link, Mapping) and isinstance(text := link.get(key), str):
                     ends.setdefault(text, (*path, index, key))
-    strange = [text for text in ends if not _is_there(text, lab)]
+    strange = [text for text in ends if not _is_present(text, lab)]
     if len(strange) < FEW_ENDS or len(strange) < len(ends) / 2:
         return
     (line, column), few = document.spot(ends[strange[0]]), summary(lab.hosts, "host")
-    words = (
+    message = (
         f"{document.name}:{line}:{column}: this is a plan for another lab: {len(strange)} of the {len(ends)} hosts or ports "
         f"that it links are not in this one ({few}), the first is {strange[0]}"
     )
-    raise BadFile([words], hint="name its lab with --inventory, or write a plan for this one: docs/how-to/write-a-plan.md")
+    raise BadFile([message], hint="name its lab with --inventory, or write a plan for this one: docs/how-to/write-a-plan.md")
 
 
 def _lists(body: Any) -> Iterator[tuple[Path, Any]]:
@@ -45,7 +45,7 @@ def _lists(body: Any) -> Iterator[tuple[Path, Any]]:
             yield ("schedule", "slots", index, "links"), slot.get("links")
 
 
-def _is_there(end: str, lab: Lab) -> bool:
+def _is_present(end: str, lab: Lab) -> bool:
     """Whether the lab has the host of a link's end, and the port if one is named."""
     name, _, port = end.partition(":p")
     return name in lab.hosts and (not port or (port.isdecimal() and int(port) in lab.hosts[name].ports))

@@ -101,9 +101,9 @@ class _Problem:
             for candidate in free:
                 if ({candidate.a, candidate.b} - {link.a, link.b}) & self.named:
                     continue  # another link of the plan names that port
-                turned = Link(candidate.b, candidate.a, candidate.kind)
-                turns = (candidate, turned) if candidate.kind is LinkKind.DUPLEX else (candidate,)
-                match = next((turn for turn in turns if _fits(link, turn)), None)
+                rotated = Link(candidate.b, candidate.a, candidate.kind)
+                steps = (candidate, rotated) if candidate.kind is LinkKind.DUPLEX else (candidate,)
+                match = next((step for step in steps if _fits(link, step)), None)
                 if match is not None:
                     pins[index] = match
                     free.remove(candidate)
@@ -215,12 +215,12 @@ class _Problem:
         prefer = prefer or {}
         needs = self.needs(pins)
         self.exhausted = False
-        for turn in range(-1, 0 if quick else RESTARTS):
+        for step in range(-1, 0 if quick else RESTARTS):
             room, _ = self.room(pins)
             assert room is not None  # else there would be a contradiction
-            search = Search(needs, room, prefer, max(turn, 0), FIRST_STEPS if turn < 0 else SEARCH_STEPS)
+            search = Search(needs, room, prefer, max(step, 0), FIRST_STEPS if step < 0 else SEARCH_STEPS)
             found = search.run()
-            if found is None and search.gave_up and turn < 0:
+            if found is None and search.gave_up and step < 0:
                 room, _ = self.room(pins)
                 assert room is not None
                 found = repair(needs, room, prefer)
@@ -296,17 +296,17 @@ def _fits(wanted: WantedLink, link: Link) -> bool:
 
 
 def _components(needs: list[Need]) -> list[set[HostName]]:
-    beside: dict[HostName, set[HostName]] = {}
+    neighbours: dict[HostName, set[HostName]] = {}
     for need in needs:
-        beside.setdefault(need.a, set()).add(need.b)
-        beside.setdefault(need.b, set()).add(need.a)
+        neighbours.setdefault(need.a, set()).add(need.b)
+        neighbours.setdefault(need.b, set()).add(need.a)
     found: list[set[HostName]] = []
-    left = set(beside)
+    left = set(neighbours)
     while left:
         open_ = [min(left)]
         group = set(open_)
         while open_:
-            fresh = beside[open_.pop()] - group
+            fresh = neighbours[open_.pop()] - group
             group |= fresh
             open_ += sorted(fresh)
         left -= group

@@ -30,9 +30,9 @@ def check_declared(job: JobEdge, lab: Lab, problems: Problems) -> None:
     _check_args(program, job.args, problems)
     if job.backend not in ("auto", program.backend):
         problems.add(("job", "backend"), f"the owner of the lab declares it for {job.program}: {program.backend}; leave it out")
-    lacking = [name for name in hosts_of(job.ranks) if name in lab.hosts and not lab.hosts[name].gpus]
-    if program.backend == "nccl" and lacking:
-        few = ", ".join(lacking[:4]) + (", ..." if len(lacking) > 4 else "")
+    missing = [name for name in hosts_of(job.ranks) if name in lab.hosts and not lab.hosts[name].gpus]
+    if program.backend == "nccl" and missing:
+        few = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
         problems.add(place, f"{job.program} uses nccl, which needs a GPU on every host of the job; none on {few}")
 
 
@@ -42,8 +42,8 @@ def _check_args(program: Program, given: Mapping[str, object], problems: Problem
         place: Path = ("job", "args", name)
         if name not in known:
             others = "; it opens " + ", ".join(known) if known else "; it opens none"
-            words = f"the owner of {program.name} opens no argument {name}{did_you_mean(name, known) or others}"
-            problems.add(place, words, key=True)
+            text = f"the owner of {program.name} opens no argument {name}{did_you_mean(name, known) or others}"
+            problems.add(place, text, key=True)
         elif not known[name].takes(value):
             problems.add(place, f"wanted {known[name].wanted}, got {show(value)}")
 

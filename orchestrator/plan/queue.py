@@ -13,7 +13,7 @@ from math import inf
 
 from optics import HostName
 from optics.plain import counted, hours_text, natural
-from orchestrator.inventory.slices import compatible_hosts
+from orchestrator.inventory.partitions import compatible_hosts
 
 TURNOVER_S = 30.0
 """What starting a job and ending it with a checkpoint take (s): light, routes and launch about 10, and a rank gets 15 to write."""
@@ -83,25 +83,25 @@ def decide_queue(
     turnover_s: float = TURNOVER_S,
 ) -> Decision:
     """Decide about all jobs. free: the hosts that nobody has. out: hosts that the queue cannot use now, and why."""
-    found, there, going = Decision(), frozenset(free), list(running)
+    found, existing, going = Decision(), frozenset(free), list(running)
     line = sorted(waiting, key=lambda job: (job.preemptible, job.number))
-    while line and (hosts := place(line[0], there)):
+    while line and (hosts := place(line[0], existing)):
         job = line.pop(0)
         found.starts[job.number] = hosts
-        there = compatible_hosts(there, hosts)
+        existing = compatible_hosts(existing, hosts)
         going.append(Running(job.number, frozenset(hosts), job.left_s + turnover_s, job.preemptible))
     if not line:
         return found
     first, behind = line[0], line[1:]
-    for victim in _victims(first, there, going, found.starts):
+    for victim in _victims(first, existing, going, found.starts):
         found.stops[victim.number] = first.number
-    found.begins_s, later = _begins(first, there, going, found.stops)
+    found.begins_s, later = _begins(first, existing, going, found.stops)
     reserved = frozenset(place(first, later))
-    found.why[first.number] = _why_first(first, there, going, found, out or {})
+    found.why[first.number] = _why_first(first, existing, going, found, out or {})
     for job in behind:
-        hosts = place(job, compatible_hosts(there, reserved)) or place(job, there)
+        hosts = place(job, compatible_hosts(existing, reserved)) or place(job, existing)
         if not hosts:
-            found.why[job.number] = f"{_needs(job, there)}; comes after {first.number}"
+            found.why[job.number] = f"{_needs(job, existing)}; comes after {first.number}"
             continue
         ends = job.left_s + turnover_s <= found.begins_s
         back = ends or (job.preemptible and not first.preemptible and found.begins_s > turnover_s)  # its hosts, in time
@@ -109,7 +109,7 @@ def decide_queue(
             found.why[job.number] = _why_behind(job, first, found.begins_s)
             continue
         found.starts[job.number] = hosts
-        there = compatible_hosts(there, hosts)
+        existing = compatible_hosts(existing, hosts)
         if not back:
             later = compatible_hosts(later, hosts)
             reserved = frozenset(place(first, later))
@@ -142,15 +142,15 @@ def _begins(
 ) -> tuple[float, frozenset[HostName]]:
     """When the first can start at the latest (s), and the hosts that are free for it then."""
     now = [job for job in going if job.stopping or job.number in stops]
-    there = frozenset(free).union(*(job.hosts for job in now))
-    if place(first, there):
-        return 0.0, there
+    existing = frozenset(free).union(*(job.hosts for job in now))
+    if place(first, existing):
+        return 0.0, existing
     now += [job for job in going if job not in now and job.preemptible and not first.preemptible]
-    there = there.union(*(job.hosts for job in now))
+    existing = existing.union(*(job.hosts for job in now))
     for job in sorted((job for job in going if job not in now), key=lambda job: job.ends_s):
-        there |= job.hosts
-        if job.ends_s < inf and place(first, there):
-            return max(job.ends_s, 0.0), there
+        existing |= job.hosts
+        if job.ends_s < inf and place(first, existing):
+            return max(job.ends_s, 0.0), existing
     return inf, frozenset()
 
 
@@ -165,17 +165,17 @@ def _needs(job: Waiting, free: Collection[HostName]) -> str:
 def _why_first(
     first: Waiting, free: Collection[HostName], going: Sequence[Running], found: Decision, out: Mapping[HostName, str]
 ) -> str:
-    words = _needs(first, free)
+    message = _needs(first, free)
     ending = sorted({job.number for job in going if job.stopping or job.number in found.stops})
     assert found.begins_s is not None
     if not found.begins_s and ending:
-        return f"{words}; starts when {', '.join(map(str, ending))} {'has' if len(ending) == 1 else 'have'} stopped"
+        return f"{message}; starts when {', '.join(map(str, ending))} {'has' if len(ending) == 1 else 'have'} stopped"
     if found.begins_s < inf:
-        return f"{words}; enough in {hours_text(found.begins_s)} at the latest"
-    lacking = sorted((host for host in first.able if host in out), key=natural)
-    said = "; ".join(f"{host}: {out[host]}" for host in lacking[:NAMED])
-    more = f"; and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
-    return f"{words}; it is not known when more will be" + (f" ({said}{more})" if said else "")
+        return f"{message}; enough in {hours_text(found.begins_s)} at the latest"
+    missing = sorted((host for host in first.able if host in out), key=natural)
+    text = "; ".join(f"{host}: {out[host]}" for host in missing[:NAMED])
+    more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    return f"{message}; it is not known when more will be" + (f" ({text}{more})" if text else "")
 
 
 def _why_behind(job: Waiting, first: Waiting, begins_s: float) -> str:

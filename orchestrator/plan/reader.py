@@ -21,8 +21,8 @@ from orchestrator.plan.interchangeable import alike, difference
 from orchestrator.plan.jobs import JobReader
 from orchestrator.plan.links import Links
 from orchestrator.plan.other_lab import refuse_another_labs
+from orchestrator.plan.partitions import check_partitions
 from orchestrator.plan.schedule import ScheduleReader
-from orchestrator.plan.slices import check_slices
 
 HINT = "correct the plan; nothing was changed"
 
@@ -47,8 +47,8 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     links += checked.segments(raw.get("segments"))
     if edge is not None and not edge.links and not edge.segments and edge.schedule is None:
         problems.add(("links",) if "links" in raw else (), "the plan joins no hosts: give it links, segments, or both")
-    turning = ScheduleReader(checked, links, max_loss_db)
-    schedule = turning.schedule(raw)
+    changing = ScheduleReader(checked, links, max_loss_db)
+    schedule = changing.schedule(raw)
     sometimes = [link for slot in schedule.slots for link in slot.links] if schedule is not None else ()
     reader = JobReader(checked, notes)
     job = reader.job(raw.get("job"))
@@ -57,14 +57,16 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
         job = replace(job, attached=attached)
         job = replace(job, aside=attachment_hosts(job))
     if job is not None and schedule is not None and job.workload == "train" and job.args.get("exchange") == "gloo":
-        words = "gloo: torch's connections do not know the slots, and wait out dark ones by TCP's timers; exchange wires knows them"
-        notes.add(("job", "args", "exchange"), words)
+        message = (
+            "gloo: torch's connections do not know the slots, and wait out dark ones by TCP's timers; exchange wires knows them"
+        )
+        notes.add(("job", "args", "exchange"), message)
     if job is not None and edge is not None and edge.predicted is not None:
         job = replace(job, predicted=edge.predicted.model_dump(exclude_none=True))
     plan = Plan(edge.name if edge else "", links, job, schedule=schedule)
     if schedule is not None and (job or edge is None or edge.acceptance.all_pairs):
-        turning.meeting(schedule, job.hosts if job else plan.hosts)
-    check_slices(plan, edge, checked, problems)
+        changing.meeting(schedule, job.hosts if job else plan.hosts)
+    check_partitions(plan, edge, checked, problems)
     routes = _Routes(checked).routes(raw.get("routes"))
     groups = _interchangeable(edge.interchangeable if edge else [], plan.hosts, checked)
     spares = _spares(edge.spares if edge else [], {*plan.hosts, *(job.needed if job else ())}, checked)
@@ -110,8 +112,8 @@ def _interchangeable(groups: str | list[list[str]], hosts: Iterable[HostName], l
                 where = "twice in this group" if seen[host] == index else f"already in interchangeable[{seen[host]}]"
                 links.problems.add(path, f"host {host} is {where}")
             seen.setdefault(host, index)
-            if words := difference(first, host, links.lab):
-                links.problems.add(path, f"{host} cannot take the place of {first}: {first} has {words}")
+            if text := difference(first, host, links.lab):
+                links.problems.add(path, f"{host} cannot take the place of {first}: {first} has {text}")
     return tuple(tuple(group) for group in groups if len(group) > 1)
 
 
@@ -126,8 +128,8 @@ def _spares(names: list[str], used: Collection[HostName], links: Links) -> tuple
             links.problems.add(path, f"{name} is in use by this plan, so it is no spare")
         elif name in names[:at]:
             links.problems.add(path, f"{name} is named twice")
-        elif inside and all(words := [difference(host, name, links.lab) for host in inside]):
-            links.problems.add(path, f"{name} cannot take the place of any host of the plan: {inside[0]} has {words[0]}")
+        elif inside and all(tokens := [difference(host, name, links.lab) for host in inside]):
+            links.problems.add(path, f"{name} cannot take the place of any host of the plan: {inside[0]} has {tokens[0]}")
     return tuple(names)
 
 

@@ -49,8 +49,8 @@ class ScheduleReader:
             return None
         guard_s = auto_guard_s(self.lab) if edge.guard_s == "auto" else edge.guard_s
         if guard_s >= edge.dwell_s:
-            words = f"hosts would stop sending {seconds_text(guard_s)} before the end of a slot of {seconds_text(edge.dwell_s)}"
-            self.problems.add((*AT, "guard_s"), f"{words}: nothing is left to send in; wanted less than dwell_s")
+            text = f"hosts would stop sending {seconds_text(guard_s)} before the end of a slot of {seconds_text(edge.dwell_s)}"
+            self.problems.add((*AT, "guard_s"), f"{text}: nothing is left to send in; wanted less than dwell_s")
         self.kinds(edge, document.get("job") is not None)
         self.either(edge)
         if edge.pattern is not None and not edge.slots:
@@ -119,9 +119,9 @@ class ScheduleReader:
         if len(found) > MOST_SLOTS:
             least = fewest_slots(len(hosts), len(ports))
             other = f"; staggered has {least}" if least <= MOST_SLOTS else "; give it more ports or fewer hosts"
-            words = f"{edge.pattern} over {len(hosts)} hosts and {len(ports)} ports has {len(found)} slots; "
-            words += f"at most {MOST_SLOTS} are possible"
-            self.problems.add((*AT, "pattern"), words + other)
+            text = f"{edge.pattern} over {len(hosts)} hosts and {len(ports)} ports has {len(found)} slots; "
+            text += f"at most {MOST_SLOTS} are possible"
+            self.problems.add((*AT, "pattern"), text + other)
             self.links.complete = False
             return ()
         return self.read(
@@ -150,12 +150,12 @@ class ScheduleReader:
         """Every two of these hosts have a path in some slot."""
         if not self.links.complete:
             return
-        ways: dict[HostName, set[HostName]] = {host: set() for host in hosts}
+        directions: dict[HostName, set[HostName]] = {host: set() for host in hosts}
         for slot in schedule.slots:
             steps = steps_of((*self.always, *slot.links))
             for host in hosts:
-                ways[host] |= reached(host, steps)
-        lost = [(a, b) for a, b in combinations(hosts, 2) if b not in ways[a] or a not in ways[b]]
+                directions[host] |= reached(host, steps)
+        lost = [(a, b) for a, b in combinations(hosts, 2) if b not in directions[a] or a not in directions[b]]
         if lost:
             few = ", ".join(f"{a} and {b}" for a, b in lost[:4]) + (", ..." if len(lost) > 4 else "")
             place = "pattern" if schedule.pattern else "slots"
@@ -173,12 +173,12 @@ class ScheduleReader:
         device, settling_s = max(needs.items(), key=lambda item: item[1])
         if edge.dwell_s >= SETTLINGS * settling_s - 1e-9:
             return
-        words = f"{device} takes {seconds_text(settling_s)} from slot to slot, and light must last {SETTLINGS} times as long: "
-        words += f"the nearest dwell that works is {SETTLINGS * settling_s:g} s"
+        text = f"{device} takes {seconds_text(settling_s)} from slot to slot, and light must last {SETTLINGS} times as long: "
+        text += f"the nearest dwell that works is {SETTLINGS * settling_s:g} s"
         if edge.kind == "clock" and stored[device] is not None:
-            told = ", ".join(sorted(d for d, least in stored.items() if least is None))
-            words += f"; it could turn by itself, but {told} must be told every slot, and so all are"
-        self.problems.add((*AT, "dwell_s"), words)
+            notice = ", ".join(sorted(d for d, least in stored.items() if least is None))
+            text += f"; it could turn by itself, but {notice} must be told every slot, and so all are"
+        self.problems.add((*AT, "dwell_s"), text)
 
     def stored_dwell(self, edge: ScheduleEdge, least: Mapping[DeviceName, float], settling_s: float) -> None:
         """Devices that turn by themselves are fast enough, and so are the hosts that follow them."""
@@ -186,18 +186,16 @@ class ScheduleReader:
         shortest = max(least[device], HOST_PERIOD_S - REACTION_S - settling_s)
         if edge.dwell_s < shortest - 1e-9:
             who = f"{device} turns by itself at {seconds_text(least[device])}, hosts at {seconds_text(HOST_PERIOD_S)}"
-            words = f"{who} with the dark time: the nearest dwell that works is {shortest:g} s"
+            text = f"{who} with the dark time: the nearest dwell that works is {shortest:g} s"
         elif edge.follow == "light" and edge.dwell_s < FOLLOWED_S:
-            words = f"{device} turns by itself, and hosts' ports see no end of light in slots of {seconds_text(edge.dwell_s)}: "
-            words += (
-                f"the nearest dwell that works is {FOLLOWED_S:g} s, or {edge.dwell_s:g} s by their clocks alone (follow: clock)"
-            )
+            text = f"{device} turns by itself, and hosts' ports see no end of light in slots of {seconds_text(edge.dwell_s)}: "
+            text += f"the nearest dwell that works is {FOLLOWED_S:g} s, or {edge.dwell_s:g} s by their clocks alone (follow: clock)"
             shortest = FOLLOWED_S
         else:
             return
         if edge.follow == "light" and shortest < FOLLOWED_S:
-            words += f" with follow: clock, {FOLLOWED_S:g} s with follow: light"
-        self.problems.add((*AT, "dwell_s"), words)
+            text += f" with follow: clock, {FOLLOWED_S:g} s with follow: light"
+        self.problems.add((*AT, "dwell_s"), text)
 
 
 def auto_guard_s(lab: Lab) -> float:

@@ -14,7 +14,7 @@ def stored_plan(text: str, name: str, slots: SlotsMade | None, lab: Lab) -> Plan
     return plan if plan.schedule is None else plan.slot(slots.slot if slots is not None else 0)
 
 
-def unmade(schedule: Schedule, slots: SlotsMade | None) -> tuple[int, ...]:
+def pending_slots(schedule: Schedule, slots: SlotsMade | None) -> tuple[int, ...]:
     """The slots that were not made and verified yet."""
     made = slots.made if slots is not None else ()
     return tuple(slot for slot in range(len(schedule.slots)) if slot not in made)

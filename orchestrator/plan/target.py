@@ -20,7 +20,7 @@ from optics import (
     Traits,
 )
 from optics.plan import Plan
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.fabric import circuits as light
 from orchestrator.fabric.lightpath import Held, LightMap, among, loss_db, routes, without_attenuation
 from orchestrator.fabric.lookahead import ahead, spare
@@ -79,9 +79,9 @@ class Target:
         already: settings made since the observation; their ports have light already.
         """
         ports: dict[HostName, set[int]] = defaultdict(set)
-        there = routes(already)
+        existing = routes(already)
         for circuit in self.circuits:
-            if any(x in self.change.made[x.ingress.device] and without_attenuation(x) not in there for x in circuit.path):
+            if any(x in self.change.made[x.ingress.device] and without_attenuation(x) not in existing for x in circuit.path):
                 ports[circuit.receiver.host].add(circuit.receiver.number)
         return {host: tuple(sorted(numbers)) for host, numbers in sorted(ports.items())}
 
@@ -105,9 +105,9 @@ def target(plan: Plan, lab: Lab, observed: Held, owned: Iterable[Setting]) -> Ta
         links, lab_without_trunks(lab, plan.avoid), observed, {d: held - held_own[d] for d, held in observed.items()}
     )
     if dim := light.over_budget(circuits, plan.acceptance.max_loss_db):
-        words = "; ".join(f"{circuit} would lose {circuit.loss_db:.1f} dB" for circuit in dim[:5])
+        text = "; ".join(f"{circuit} would lose {circuit.loss_db:.1f} dB" for circuit in dim[:5])
         raise Infeasible(
-            f"{len(dim)} circuits exceed acceptance.max_loss_db {plan.acceptance.max_loss_db:g}: {words}",
+            f"{len(dim)} circuits exceed acceptance.max_loss_db {plan.acceptance.max_loss_db:g}: {text}",
             hint="use other ports, clean the fibres, or raise acceptance.max_loss_db in the plan",
         )
     wanted = light.settings(circuits)
@@ -199,5 +199,5 @@ def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
 def fingerprint(plan: Plan, observed: Held) -> str:
     """A short name for this plan on this state of the devices; another state gives another name."""
     held = (s for device in sorted(observed) for s in sorted(observed[device], key=sort_key))
-    text = " ".join((plan.sha256, *plan.avoid.words)) + "".join(f"\n{s}" for s in held)
+    text = " ".join((plan.sha256, *plan.avoid.message)) + "".join(f"\n{s}" for s in held)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -14,8 +14,8 @@ from orchestrator.results import to_json
 
 def document_of(plan: Plan) -> dict[str, Any]:
     """The content of a plan file that reads as this plan. Raises: ValueError - it avoids parts, which no file can say."""
-    if plan.avoid.words:
-        raise ValueError(f"plan {plan.name} avoids {', '.join(plan.avoid.words)}; a plan file cannot: give `avoid` to `up`")
+    if plan.avoid.message:
+        raise ValueError(f"plan {plan.name} avoids {', '.join(plan.avoid.message)}; a plan file cannot: give `avoid` to `up`")
     found: dict[str, Any] = {"schema": "testbed.plan/1", "name": plan.name}
     found |= {"description": plan.description} if plan.description else {}
     # The links of packet switches are among the plan's; the file names the switches instead.
@@ -45,9 +45,9 @@ def document_of(plan: Plan) -> dict[str, Any]:
 
 def _schedule(schedule: Schedule) -> dict[str, Any]:
     """The schedule with its slots written out, of a pattern too, as they are what counts."""
-    words = _others(schedule, Schedule((), 0.0))
+    texts = _others(schedule, Schedule((), 0.0))
     slots = [{"links": [_link(link) for link in slot.links]} for slot in schedule.slots]
-    return {name: value for name, value in words.items() if name not in ("slots", "pattern")} | {"slots": slots}
+    return {name: value for name, value in texts.items() if name not in ("slots", "pattern")} | {"slots": slots}
 
 
 def _link(link: WantedLink) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from optics import HostName
 from optics.plain import seconds_text
-from orchestrator.inventory.slices import compatible_hosts
+from orchestrator.inventory.partitions import compatible_hosts
 from orchestrator.plan.queue import TURNOVER_S, Decision, Running, Waiting, decide_queue
 from orchestrator.store.queue import HOLDING, QueuedJob
 

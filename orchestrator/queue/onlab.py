@@ -65,7 +65,7 @@ class OnLab:
 
     def out(self, jobs: Collection[QueuedJob]) -> Mapping[HostName, str]:
         """As `Acts.out`: hosts of other plans, circuits and locks, tagged out, or silent."""
-        ours = {job.slice for job in jobs if job.state in HOLDING}
+        ours = {job.tenancy for job in jobs if job.state in HOLDING}
         found: dict[HostName, str] = {}
 
         def add(hosts: Iterable[HostName], why: str) -> None:
@@ -96,8 +96,8 @@ class OnLab:
         if scope.everything:
             return set(self.hosts)
         fibres = self.lab.fibres.items()
-        there = {p.host for p, f in fibres if {f.enters.device, f.leaves.device} & scope.devices}
-        return {host for host in scope.hosts if host in self.lab.hosts} | there | self._at(scope.ports)
+        existing = {p.host for p, f in fibres if {f.enters.device, f.leaves.device} & scope.devices}
+        return {host for host in scope.hosts if host in self.lab.hosts} | existing | self._at(scope.ports)
 
     def _at(self, ports: Collection[Port]) -> set[HostName]:
         return {p.host for p, fibre in self.lab.fibres.items() if fibre.enters in ports or fibre.leaves in ports}
@@ -115,7 +115,7 @@ class OnLab:
 
     def _as(self, job: QueuedJob) -> Command:
         settings = self.command.settings
-        return Command(Silent(), self.store, replace(settings, owner=job.slice, wait_s=max(settings.wait_s, PATIENCE_S)))
+        return Command(Silent(), self.store, replace(settings, owner=job.tenancy, wait_s=max(settings.wait_s, PATIENCE_S)))
 
     async def start(self, job: QueuedJob) -> str:
         """As `Acts.start`, by `up`. Raises: as that."""
@@ -185,14 +185,14 @@ class OnLab:
         report = await verbs.down(command)
         copy_journals(self.command.settings)
         if report.left:
-            raise HandsNeeded(f"{job.slice} is not all taken down", report.left, hint=f"testbed down --as {job.slice}")
+            raise HandsNeeded(f"{job.tenancy} is not all taken down", report.left, hint=f"testbed down --as {job.tenancy}")
         return done, finished
 
 
 def _ended(status: JobStatus) -> str:
     """How a job ended, in words."""
-    words = f"{status.state} after {counted(status.iterations, 'iteration')}"
-    return words + (f": {status.detail}" if status.detail else "")
+    text = f"{status.state} after {counted(status.iterations, 'iteration')}"
+    return text + (f": {status.detail}" if status.detail else "")
 
 
 def _complete(record: JobRecord | None, status: JobStatus) -> bool:
@@ -220,7 +220,7 @@ def able(lab: Lab, text: str, method: str) -> tuple[HostName, ...]:
         return tuple(sorted(wanted, key=natural))
     each = read_text(text, "workload").workload.ranks_per_host
     cabled = {port.host for port in (*lab.fibres, *lab.segment_at) if isinstance(port, HostPort)}
-    whole = {host for host in cabled if lab.hosts[host].slice is None}  # designs are for these
+    whole = {host for host in cabled if lab.hosts[host].partition is None}  # designs are for these
     return tuple(sorted((h for h in whole if lab.hosts[h].max_ranks >= each), key=natural))
 
 

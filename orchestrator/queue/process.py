@@ -15,7 +15,7 @@ class QueueState(ServiceState):
 
     last: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         return f"{self.state}, {self.where}" + (f"; {self.last}" if self.last else "")
 
     @property
@@ -51,5 +51,5 @@ class QueueReport(ServiceReport):
     failures: int = 0
     last: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         return f"Started {self.started}, stopped {self.stopped}, {self.failures} failures"

@@ -86,9 +86,9 @@ class Serving:
             await self._decide(queued(self.store, self.lab))
         return bool(mine)
 
-    def say(self, event: str, job: QueuedJob, words: str, error: BaseException | None = None) -> None:
+    def emit(self, event: str, job: QueuedJob, text: str, error: BaseException | None = None) -> None:
         """Emit one event. error: behind it, of which it has all lines."""
-        self.last = f"job {job}: {words}"
+        self.last = f"job {job}: {text}"
         more: dict[str, Json] = {} if error is None else {"error": str(error)}
         emit(self.notify, event, self.last, job=job.number, hosts=[*job.hosts], **more)
 
@@ -115,7 +115,7 @@ class Serving:
 
     def _end(self, job: QueuedJob, then: State, why: str) -> None:
         if (ending := change_job_state(self.store, self.who, job, "stopping", next=then, detail=why)) is not None:
-            self.say("stopping", ending, why)
+            self.emit("stopping", ending, why)
             self.wake.set()
 
     # --- decisions
@@ -143,20 +143,20 @@ class Serving:
             self._give_up(job, "failed", str(error))
             return
         if (claimed := claim(self.store, self.who, job, hosts, text)) is not None:
-            self.say("starting", claimed, f"on {', '.join(hosts)}, as {claimed.slice}")
+            self.emit("starting", claimed, f"on {', '.join(hosts)}, as {claimed.tenancy}")
             self._attend(claimed)
         self.wake.set()
 
     def _give_up(self, job: QueuedJob, state: State, why: str) -> None:
         if (left := change_job_state(self.store, self.who, job, state, detail=why)) is not None:
             self.failures += state == "failed"
-            self.say(state, left, why)
+            self.emit(state, left, why)
 
     # --- acts
 
     async def _start(self, job: QueuedJob) -> None:
         try:
-            words = await self.acts.start(job)
+            text = await self.acts.start(job)
         except StoreFailed:
             raise
         except Exception as error:  # even a fault of this program ends this job only
@@ -168,22 +168,22 @@ class Serving:
             failed["retry_s"] = min(max(2 * job.retry_s, self.retry_s), LAST_RETRY_S)
             self.failures += 1
             if (left := change_job_state(self.store, self.who, job, "stopping", **failed)) is not None:
-                self.say("not started", left, unplanned(error), error)
+                self.emit("not started", left, unplanned(error), error)
             return
-        if (runs := change_job_state(self.store, self.who, job, "running", detail=words, tries=0, retry_s=0.0)) is not None:
+        if (runs := change_job_state(self.store, self.who, job, "running", detail=text, tries=0, retry_s=0.0)) is not None:
             self.started += 1
-            self.say("running", runs, words)
+            self.emit("running", runs, text)
 
     async def _watch(self, job: QueuedJob) -> None:
         try:
-            finished, words = await self.acts.ended(job)
+            finished, text = await self.acts.ended(job)
         except StoreFailed:
             raise
         except Exception as error:  # whether it has ended is asked again
             note_obstacle(self.store, job, f"cannot be watched: {unplanned(error)}")
             await asyncio.sleep(self.retry_s)
             return
-        self._end(job, "done" if finished else "failed", words)
+        self._end(job, "done" if finished else "failed", text)
 
     async def _stop(self, job: QueuedJob) -> None:
         retries, why = Retries(self.retry_s, LAST_RETRY_S), job.detail.partition(NOT_STOPPED)[0]
@@ -200,11 +200,11 @@ class Serving:
                 note_obstacle(self.store, job, f"{why}{NOT_STOPPED}{unplanned(error)}")
                 with suppress(TestbedError):  # they cannot be asked: it keeps them all
                     keeps(self.store, job, tuple(await self.acts.left(job)))
-                self.say("not stopped", job, f"{unplanned(error)}; tried again after {seconds_text(wait_s)}", error)
+                self.emit("not stopped", job, f"{unplanned(error)}; tried again after {seconds_text(wait_s)}", error)
             await asyncio.sleep(wait_s)
         if (left := record_stopped(self.store, self.who, job, iterations, why, finished)) is not None:
             self.stopped += 1
-            self.say(left.state, left, left.detail or "stopped")
+            self.emit(left.state, left, left.detail or "stopped")
 
 
 def _cancelled() -> bool:

@@ -41,7 +41,7 @@ class QueueRow:
     number: int
     name: str
     owner: str
-    slice: str
+    tenancy: str
     state: str
     hosts: tuple[str, ...]
     count: int
@@ -138,7 +138,7 @@ def queue_view(command: Command, *, ended: int = 0) -> QueueView:
                 job.number,
                 job.name,
                 job.owner,
-                job.slice,
+                job.tenancy,
                 job.state,
                 job.hosts,
                 job.count,
@@ -165,11 +165,11 @@ async def begin_queue(command: Command, options: ServiceOptions) -> ServiceNote 
 
 async def given_up_after(command: Command, stopped: QueueState | None) -> ServiceNote:
     """Where none runs here: one that serves the queue from another machine does so no more."""
-    there = given_up(command.store, key_of(load_lab(command.inventory)), who(command.settings)) if stopped is None else ""
-    if not there:
+    place = given_up(command.store, key_of(load_lab(command.inventory)), who(command.settings)) if stopped is None else ""
+    if not place:
         return ServiceNote(hint="testbed service start queue" if stopped is not None else "")
-    words = f"the queue is not served any more from {there}; jobs that run go on"
-    return ServiceNote(words, {"host": there}, "testbed service start queue", done=True)
+    text = f"the queue is not served any more from {place}; jobs that run go on"
+    return ServiceNote(text, {"host": place}, "testbed service start queue", done=True)
 
 
 async def queue_serve(command: Command, *, notify: Notify, options: ServiceOptions) -> QueueReport:
@@ -178,8 +178,8 @@ async def queue_serve(command: Command, *, notify: Notify, options: ServiceOptio
     key = key_of(lab)
     with serving(QUEUE.file(settings, key, QUEUE.own(settings, options))) as file:
 
-        def said(event: Mapping[str, Json]) -> None:
-            file.now(last=str(event["words"]))
+        def shown(event: Mapping[str, Json]) -> None:
+            file.now(last=str(event["message"]))
             notify(event)
 
         me = who(settings)
@@ -195,7 +195,7 @@ async def queue_serve(command: Command, *, notify: Notify, options: ServiceOptio
                     ready()
 
         serve(command.store, key, me)
-        work = Serving(OnLab(lab, command), command.store, key, me, said)
+        work = Serving(OnLab(lab, command), command.store, key, me, shown)
         try:
             await work.serve(state)
         except asyncio.CancelledError:

@@ -58,7 +58,7 @@ class Awaited:
     """
 
     run: str
-    slice: str
+    tenancy: str
     undo: str
     plan: str
     back: str
@@ -106,11 +106,11 @@ class Awaited:
 
 
 class Confirmations:
-    """The pending confirmation of one slice of a lab, as seen and changed by `who`."""
+    """The pending confirmation of one tenancy of a lab, as seen and changed by `who`."""
 
-    def __init__(self, store: Store, slice_: str, who: Who) -> None:
-        self.store, self.slice = store, slice_
-        self.locks = Locks(store, lab_of(slice_), who)
+    def __init__(self, store: Store, tenancy: str, who: Who) -> None:
+        self.store, self.tenancy = store, tenancy
+        self.locks = Locks(store, lab_of(tenancy), who)
 
     def pending(self) -> Awaited | None:
         """The pending change; there is at most one."""
@@ -119,12 +119,12 @@ class Confirmations:
 
     def last(self) -> Awaited | None:
         """The pending change, or the last one that was pending."""
-        rows = self.store.read("SELECT * FROM awaited WHERE slice=? ORDER BY rowid DESC LIMIT 1", (self.slice,))
+        rows = self.store.read("SELECT * FROM awaited WHERE tenancy=? ORDER BY rowid DESC LIMIT 1", (self.tenancy,))
         return _awaited(rows[0]) if rows else None
 
     def get(self, run: str) -> Awaited | None:
         """The record of one run."""
-        rows = self.store.read("SELECT * FROM awaited WHERE run=? AND slice=?", (run, self.slice))
+        rows = self.store.read("SELECT * FROM awaited WHERE run=? AND tenancy=?", (run, self.tenancy))
         return _awaited(rows[0]) if rows else None
 
     def begin(self, made: Awaited, scope: Scope, inside: str = "") -> None:

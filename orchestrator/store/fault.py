@@ -56,10 +56,10 @@ def file_fault(path: Path, error: OSError) -> StoreFailed | None:
     return None
 
 
-def full(path: Path, words: str) -> StoreFailed:
+def full(path: Path, text: str) -> StoreFailed:
     """The error of a full disk. The content of the store is intact and must stay in place."""
     return StoreFailed(
-        f"{path} cannot be written: {words}",
+        f"{path} cannot be written: {text}",
         hint=f"free some space on the disk of {path.parent}, then repeat the command; the store is unharmed, leave it there",
     )
 

@@ -91,12 +91,12 @@ def shared_file(path: Path) -> None:
         )
     fd = _open(path, 0o660, f"sudo chgrp {group} {path}*; sudo chmod 660 {path}*")
     try:
-        there = os.fstat(fd)
-        if there.st_uid == os.geteuid() and not read_only(path):
+        existing = os.fstat(fd)
+        if existing.st_uid == os.geteuid() and not read_only(path):
             _named(fd).chmod(0o660)
-        elif there.st_mode & 0o007 or there.st_mode & 0o060 != 0o060 or there.st_gid != found.st_gid:
+        elif existing.st_mode & 0o007 or existing.st_mode & 0o060 != 0o060 or existing.st_gid != found.st_gid:
             raise UnsafeStore(
-                f"{path}: is not its group's only (mode {stat.S_IMODE(there.st_mode):04o}, group {group_name(there.st_gid)})",
+                f"{path}: is not its group's only (mode {stat.S_IMODE(existing.st_mode):04o}, group {group_name(existing.st_gid)})",
                 hint=f"sudo chgrp {group} {path}*; sudo chmod 660 {path}*",
             )
     finally:

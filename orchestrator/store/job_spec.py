@@ -28,7 +28,7 @@ class JobSpec:
 
     given: what it was given of its attachments, by kind, as they keep it: secrets are among it. unlaunched: its launch failed, so
     that no rank ran; the record's detail says why.
-    turning: the number of a move that may have changed its rings and whose result is not known; 0 for none. pause: the latest.
+    changing: the number of a move that may have changed its rings and whose result is not known; 0 for none. pause: the latest.
     stopping: why its ranks were asked to stop. Ranks that were asked exit with 0, so this alone tells "stopped" from "finished".
     """
 
@@ -37,7 +37,7 @@ class JobSpec:
     backend: str
     given: Mapping[str, Any] = field(default_factory=dict, repr=False)
     unlaunched: bool = False
-    turning: int = 0
+    changing: int = 0
     pause: Pause | None = None
     stopping: str = ""
 

@@ -1,4 +1,4 @@
-"""The keys under which the store keeps a lab and an owner's slice of it."""
+"""The keys under which the store keeps a lab and an owner's tenancy of it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def lab_key(name: str, addresses: Iterable[str]) -> str:
     return f"{safe}-{hashlib.sha256(chr(10).join(sorted(addresses)).encode()).hexdigest()[:8]}"
 
 
-def slice_key(lab: str, owner: str) -> str:
+def tenancy_key(lab: str, owner: str) -> str:
     """The key of an owner's part of a lab: the current plan, the owned circuits and the jobs are stored under it."""
     return f"{lab}/{owner}"
 
 
 def lab_of(key: str) -> str:
-    """The key of the lab that a slice is part of."""
+    """The key of the lab that a tenancy is part of."""
     return key.partition("/")[0]
 
 
 def owner_of(key: str) -> str:
-    """The owner of a slice."""
+    """The owner of a tenancy."""
     return key.partition("/")[2]
 
 
@@ -35,6 +35,6 @@ def key_of(lab: Lab) -> str:
     return lab_key(lab.name, (d.address for d in lab.devices.values()))
 
 
-def slice_of(lab: Lab, settings: Settings) -> str:
+def tenancy_of(lab: Lab, settings: Settings) -> str:
     """The key of the chosen owner's plan, circuits and jobs on this lab in the store."""
-    return slice_key(key_of(lab), settings.owner or settings.user)
+    return tenancy_key(key_of(lab), settings.owner or settings.user)

@@ -90,7 +90,7 @@ def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
     return found
 
 
-def settle_locks(live: Iterable[Lock], now: float, gone: Callable[[Lock], bool]) -> tuple[list[Lock], list[Lock]]:
+def settle_locks(live: Iterable[Lock], now: float, ended: Callable[[Lock], bool]) -> tuple[list[Lock], list[Lock]]:
     """The locks at `now`, and those that changed: first those whose processes are gone, expired ones, then the next in the queue.
 
     The result does not depend on how often it is called: a lock ends at its own expiry, and its successor begins then.
@@ -102,27 +102,27 @@ def settle_locks(live: Iterable[Lock], now: float, gone: Callable[[Lock], bool])
         changed[lock.id] = lock
         locks[next(i for i, old in enumerate(locks) if old.id == lock.id)] = lock
 
-    def standing() -> list[Lock]:
+    def waiting() -> list[Lock]:
         return [lock for lock in locks if lock.state in LIVE]
 
-    dead = {lock.id for lock in locks if lock.kind == "run" and lock.state in LIVE and gone(lock)}
+    dead = {lock.id for lock in locks if lock.kind == "run" and lock.state in LIVE and ended(lock)}
     for lock in [lock for lock in locks if lock.id in dead and lock.state == "waiting"]:
         put(replace(lock, state="died", ended=now, why="its process is gone"))
     while True:
-        ends = [lock for lock in standing() if lock.state == "active" and lock.expires is not None and lock.expires <= now]
+        ends = [lock for lock in waiting() if lock.state == "active" and lock.expires is not None and lock.expires <= now]
         if not ends:
             break
         at = min(lock.expires for lock in ends if lock.expires is not None)
         for lock in ends:
             if lock.expires == at:
                 put(replace(lock, state="expired", ended=at, why="it had expired"))
-        for lock in _next(standing(), at):
+        for lock in _next(waiting(), at):
             put(lock)
     for lock in [lock for lock in locks if lock.id in dead and lock.state == "active"]:
         put(replace(lock, state="died", ended=now, why="its process is gone"))
-    for lock in _next(standing(), now):
+    for lock in _next(waiting(), now):
         put(lock)
-    return standing(), list(changed.values())
+    return waiting(), list(changed.values())
 
 
 def _next(live: list[Lock], at: float) -> list[Lock]:

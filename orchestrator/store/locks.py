@@ -98,8 +98,8 @@ class Locks:
             if not ahead and not after:
                 wish = replace(wish, state="active", expires=None if for_s is None else now + for_s)
             _insert(db, wish)
-            words = f"{kind} of {scope}" + (f" for {for_s:g} s" if for_s is not None else "") + (f": {reason}" if reason else "")
-            self._note(db, now, "locked" if wish.state == "active" else "queued", wish.id, words)
+            text = f"{kind} of {scope}" + (f" for {for_s:g} s" if for_s is not None else "") + (f": {reason}" if reason else "")
+            self._note(db, now, "locked" if wish.state == "active" else "queued", wish.id, text)
         return wish
 
     def extend(self, lock: str, scope: Scope) -> None:
@@ -146,8 +146,8 @@ class Locks:
             if state == "stolen":  # its run begins no further step: it stays half done, though its process may be alive
                 lost = "UPDATE runs SET status='interrupted', ended=?, message=? WHERE id=? AND status='running'"
                 db.execute(lost, (now, f"its lock {lock} was stolen by {self.who.user}", ours.run))
-            words = f"held by {ours}" + (f"; because: {why}" if why else "") if state == "stolen" else why
-            self._note(db, now, state, lock, words)
+            text = f"held by {ours}" + (f"; because: {why}" if why else "") if state == "stolen" else why
+            self._note(db, now, state, lock, text)
             self._settled(db, now)
         return ours
 
@@ -161,7 +161,7 @@ class Locks:
     def seen(self) -> list[Lock]:
         """As `listed`, without writing to the store what has expired or whose process has ended."""
         rows = self.store.read("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
-        return settle_locks([_lock(row) for row in rows if row["id"] not in self.store.unreleased], time.time(), _gone)[0]
+        return settle_locks([_lock(row) for row in rows if row["id"] not in self.store.unreleased], time.time(), _ended)[0]
 
     def get(self, lock: str) -> Lock | None:
         """One lock by its id, ended or not."""
@@ -193,7 +193,7 @@ class Locks:
             replace(lock, state="released", ended=now, ended_by=self.who.user, why="its process could not release it before")
             for lock in late
         ]
-        live, changed = settle_locks([lock for lock in locks if lock not in late], now, _gone)
+        live, changed = settle_locks([lock for lock in locks if lock not in late], now, _ended)
         for lock in (*ended, *changed):
             self._write(db, lock)
             what = "activated" if lock.state == "active" else lock.state
@@ -284,23 +284,23 @@ async def hold(
     role: Role = "change",
     within: Role = "",
     wait_s: float = 0.0,
-    told: Callable[[str], None] = lambda words: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> AsyncIterator[HeldLock]:
-    """Hold a run's lock while the body runs. wait_s: longest wait (s) in the queue; `told` is called with the locks waited for.
+    """Hold a run's lock while the body runs. wait_s: longest wait (s) in the queue; `notify` is called with the locks waited for.
 
     Raises: Locked - another lock still covers part of it after `wait_s`.
     """
     lock = locks.take("run", scope, reason, queue=wait_s > 0, role=role, within=within)
     try:
         give_up = time.monotonic() + wait_s
-        words = ""
+        text = ""
         while lock.state == "waiting":
             ahead = locks.ahead(lock.id)
             if ahead and time.monotonic() >= give_up:
                 raise locked(ahead, lock)
-            if ahead and (now := "; ".join(f"{one} [lock {one.id}]" for one in ahead)) != words:
-                words = now
-                told(words)
+            if ahead and (now := "; ".join(f"{one} [lock {one.id}]" for one in ahead)) != text:
+                text = now
+                notify(text)
             await asyncio.sleep(POLL_S)
             found = locks.get(lock.id)
             if found is None or found.state not in LIVE:
@@ -314,7 +314,7 @@ async def hold(
             locks.store.unreleased.add(lock.id)
 
 
-def _gone(lock: Lock) -> bool:
+def _ended(lock: Lock) -> bool:
     """Whether the process that held it is known to have ended; unknown for processes of other machines."""
     return lock.host == socket.gethostname() and not process_alive(lock.pid, lock.process)
 

@@ -75,8 +75,8 @@ def annotate(
             db.executemany("DELETE FROM tags WHERE run=? AND tag=?", [(run, tag) for tag in untag])
             left -= {n for n in drop if db.execute("DELETE FROM notes WHERE run=? AND number=?", (run, n)).rowcount}
         if left:
-            words = f"no {counted(len(left), 'note').partition(' ')[2]} {', '.join(map(str, sorted(left)))} of the given runs"
-            raise Missing(words, hint="testbed run note RUN lists them with their numbers")
+            message = f"no {counted(len(left), 'note').partition(' ')[2]} {', '.join(map(str, sorted(left)))} of the given runs"
+            raise Missing(message, hint="testbed run note RUN lists them with their numbers")
 
 
 def notes_of(store: Database, runs: Collection[str]) -> dict[str, list[Note]]:

@@ -50,7 +50,7 @@ class RunOptions:
     not confirmed in time, of a rollback for that reason. plan_run: the run of the plan that it works on. why: for the history.
 
     Of an `up` that moves a plan off hosts: evict: each to its spare, or (empty) to nobody. lost: hosts that need not answer, those
-    that the plan that is up uses and the new one does not, and those of attachments. spared: as `Launch.spared`.
+    that the plan that is up uses and the new one does not, and those of attachments. left_out: as `Launch.left_out`.
     broken: why the job that is recorded as running cannot make an iteration any more.
 
     slots: of an `up` that makes one slot of a schedule. relaunches: the number of the job that `job restart` launches again.
@@ -65,7 +65,7 @@ class RunOptions:
     why: str = ""
     evict: Mapping[HostName, HostName] = field(default_factory=dict)
     lost: tuple[HostName, ...] = ()
-    spared: bool = False
+    left_out: bool = False
     broken: str = ""
     slots: SlotsMade | None = None
     relaunches: int = 0

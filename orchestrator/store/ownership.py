@@ -13,7 +13,7 @@ from orchestrator.fabric.lightpath import Held, among, routes, without_attenuati
 from orchestrator.inventory.hosts import Host
 from orchestrator.store.audit import Who, add_audit
 from orchestrator.store.generations import hand_over
-from orchestrator.store.keys import slice_key
+from orchestrator.store.keys import tenancy_key
 from orchestrator.store.records import Belonging
 from orchestrator.store.store import Store
 
@@ -27,36 +27,36 @@ def setting_text(setting: Setting) -> str:
     return str(setting)
 
 
-def turned(setting: Setting) -> Setting | None:
+def reverse(setting: Setting) -> Setting | None:
     """The reverse circuit over the same two ports: a duplex switch may have made both as one connection."""
     return CrossConnect(setting.egress, setting.ingress) if isinstance(setting, CrossConnect) else None
 
 
 def adopted(
-    words: Sequence[str], seen: Held, owned: Iterable[Setting], owners: Mapping[Setting, Belonging], *, again: bool = False
+    tokens: Sequence[str], seen: Held, owned: Iterable[Setting], owners: Mapping[Setting, Belonging], *, again: bool = False
 ) -> frozenset[Setting]:
-    """The existing foreign circuits that `words` name: `ocs1:4->17`, or all of an owner's, `owner:alice`.
+    """The existing foreign circuits that `tokens` name: `ocs1:4->17`, or all of an owner's, `owner:alice`.
 
     A spectral route is named with its slot, or without if there is only one between its ports. again: these may be owned already,
     because an earlier run adopted them. Raises: Missing - no circuit has such a name; all such names are listed. Interlock - only
     one of the two directions between two ports is named: a switch may be unable to end one and keep the other lit.
     """
     ours = routes(owned)
-    there = sorted((s for held in seen.values() for s in held), key=str)
+    existing = sorted((s for held in seen.values() for s in held), key=str)
     found: set[Setting] = set()
     problems = []
-    for word in words:
+    for word in tokens:
         if word.startswith(OWNER):
             name = word.removeprefix(OWNER)
             theirs = routes(s for s, whose in owners.items() if whose.owner == name)
-            chosen = [s for s in there if without_attenuation(s) in theirs]
+            chosen = [s for s in existing if without_attenuation(s) in theirs]
             near = get_close_matches(name, {whose.owner for whose in owners.values()}, 1)
             why = f"{name} has no circuits on this lab" + (f"; did you mean {OWNER}{near[0]}?" if near else "")
         else:
-            chosen = [s for s in there if setting_text(s) == word] or [
-                s for s in there if setting_text(s).partition("@")[0] == word
+            chosen = [s for s in existing if setting_text(s) == word] or [
+                s for s in existing if setting_text(s).partition("@")[0] == word
             ]
-            names = [setting_text(s) for s in there if without_attenuation(s) not in ours]
+            names = [setting_text(s) for s in existing if without_attenuation(s) not in ours]
             why = f"{word} does not exist; foreign circuits: {', '.join(names[:6]) or 'none'}"
             if len(chosen) > 1:
                 chosen, why = [], f"{word} could be {' or '.join(map(setting_text, chosen))}"
@@ -69,8 +69,8 @@ def adopted(
     halves = sorted(
         (setting_text(s), setting_text(back))
         for s in found
-        for back in there
-        if back == turned(s) and without_attenuation(back) not in chosen_routes
+        for back in existing
+        if back == reverse(s) and without_attenuation(back) not in chosen_routes
     )
     if halves:
         raise Interlock(
@@ -82,7 +82,7 @@ def adopted(
     return frozenset(found)
 
 
-def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting], words: Sequence[str]) -> list[str]:
+def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting], tokens: Sequence[str]) -> list[str]:
     """Take over circuits in the store, audited, all of them or none; return the adopted ones, in words.
 
     An owner without circuits no longer has a plan up, and the routes of that plan may be replaced.
@@ -91,7 +91,7 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
     if not wanted:
         return []
     owners = {without_attenuation(s): whose for s, whose in store.owners(lab).items()}
-    ours = slice_key(lab, who.owner)
+    ours = tenancy_key(lab, who.owner)
     lines = []
     with store.transaction() as db:
         store.own(ours, run, wanted)
@@ -99,10 +99,16 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
             whose = owners.get(without_attenuation(setting))
             lines.append(f"{setting_text(setting)}, {f'of {whose}' if whose else 'of no owner this store knows'}")
             add_audit(
-                db, lab, who, time.time(), "adopted", setting_text(setting), f"{lines[-1]}; by run {run}: --adopt {' '.join(words)}"
+                db,
+                lab,
+                who,
+                time.time(),
+                "adopted",
+                setting_text(setting),
+                f"{lines[-1]}; by run {run}: --adopt {' '.join(tokens)}",
             )
         for name in sorted({whose.owner for whose in owners.values()} - {who.owner}):
-            theirs = slice_key(lab, name)
+            theirs = tenancy_key(lab, name)
             if store.owned(theirs) or (current := store.current(theirs)) is None:
                 continue
             store.clear_current(theirs)
@@ -131,12 +137,12 @@ def refuse_taken(
 
 def refuse_shared(kept: Held, mine: Collection[Setting], owners: Mapping[Setting, Belonging]) -> None:
     """Raises: Interlock - a wanted circuit is there already and another owner's, whose `down` or `rollback` would take it away."""
-    there = [setting for held in kept.values() for setting in held]
-    if shared := sorted(among(there, owners) - among(there, mine), key=str):
+    existing = [setting for held in kept.values() for setting in held]
+    if shared := sorted(among(existing, owners) - among(existing, mine), key=str):
         whose = {without_attenuation(setting): belonging for setting, belonging in owners.items()}
         lines = [f"{setting_text(setting)} is there and belongs to {whose[without_attenuation(setting)]}" for setting in shared]
-        words = " ".join(f'--adopt "{setting_text(setting)}"' for setting in shared[:3])
-        raise Interlock("\n".join(lines), hint=f"plan around it, ask its owner for: testbed down; or make it yours: {words}")
+        text = " ".join(f'--adopt "{setting_text(setting)}"' for setting in shared[:3])
+        raise Interlock("\n".join(lines), hint=f"plan around it, ask its owner for: testbed down; or make it yours: {text}")
 
 
 def taken_hosts(
@@ -159,7 +165,7 @@ def used_otherwise(hosts: Iterable[Host], active: Mapping[HostName, int | None],
     """Hosts that are wanted whole and used in slices, or the reverse, in words: one rule of the whole host selects all packets."""
     lines = []
     for host in hosts:
-        for other in [f"{host.name}/{name}" for name in host.slices] if host.slice is None else [host.machine]:
+        for other in [f"{host.name}/{name}" for name in host.partitions] if host.partition is None else [host.machine]:
             if (generation := active.get(other)) is not None:
                 whose = f", which belongs to {generations[generation]}" if generation in generations else ""
                 lines.append(f"{host.name}: routes are active on {other}{whose}")
@@ -168,11 +174,11 @@ def used_otherwise(hosts: Iterable[Host], active: Mapping[HostName, int | None],
 
 def refusal_with_owners(error: Interlock, owners: Mapping[Setting, Belonging]) -> Interlock:
     """The same refusal, with the owner of every circuit in it."""
-    words = str(error)
+    text = str(error)
     names = []
     for setting, whose in sorted(owners.items(), key=lambda item: str(item[0])):
         name = re.escape(setting_text(setting)) + r"(?:-[0-9.]+dB)?(?![\w.@-])"
-        words, count = re.subn(rf"which ({name}) uses", rf"which \1 of {whose} uses", words)
+        text, count = re.subn(rf"which ({name}) uses", rf"which \1 of {whose} uses", text)
         names += [setting_text(setting)] if count else []
     wanted = " ".join(f'--adopt "{name}"' for name in names[:3] or ["DEVICE:IN->OUT"])
-    return Interlock(words, hint=f"{error.hint}; or make them yours: {wanted}")
+    return Interlock(text, hint=f"{error.hint}; or make them yours: {wanted}")

@@ -16,11 +16,11 @@ from typing import Literal, get_args
 
 from optics import HostName
 from optics.errors import Interlock, Locked, Missing
-from orchestrator.inventory.slices import compatible_hosts
+from orchestrator.inventory.partitions import compatible_hosts
 from orchestrator.processes import boot_clock_ns, boot_id, process_alive
 from orchestrator.store.audit import Who, add_audit
 from orchestrator.store.database import Database
-from orchestrator.store.keys import slice_key
+from orchestrator.store.keys import tenancy_key
 
 State = Literal["waiting", "starting", "running", "stopping", "done", "failed"]
 ENDED: tuple[State, ...] = ("done", "failed")
@@ -28,12 +28,12 @@ LIVE: tuple[State, ...] = tuple(state for state in get_args(State) if state not 
 HOLDING: tuple[State, ...] = ("starting", "running", "stopping")
 """States in which a job has hosts."""
 MOST_OWNER = 48
-"""Characters of an owner in the name of a job's slice, which has at most 64."""
+"""Characters of an owner in the name of a job's tenancy, which has at most 64."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """One job of the queue. slice: the owner under which its plan is up, its own. text: of its workload, or without method plan.
+    """One job of the queue. tenancy: the owner under which its plan is up, its own. text: of its workload, or without method plan.
 
     count: of hosts. for_s: how long it may run, in all; used_s: of which earlier times. iterations: to do in all, 0: until its time
     is over; done: of these, earlier. generation: how often it was given hosts. since: of the state, wall s; age_s: the same as a
@@ -45,7 +45,7 @@ class QueuedJob:
     lab: str
     owner: str
     user: str
-    slice: str
+    tenancy: str
     name: str
     text: str = field(repr=False)
     method: str
@@ -79,8 +79,8 @@ class QueuedJob:
 
     @property
     def key(self) -> str:
-        """The key of its slice in the store."""
-        return slice_key(self.lab, self.slice)
+        """The key of its tenancy in the store."""
+        return tenancy_key(self.lab, self.tenancy)
 
     def __str__(self) -> str:
         return f"{self.number} ({self.name} of {self.owner})"
@@ -99,15 +99,23 @@ def add(
     preemptible: bool = False,
     iterations: int = 0,
 ) -> QueuedJob:
-    """Append a job; its number is new on this store, its slice one that nobody uses."""
+    """Append a job; its number is new on this store, its tenancy one that nobody uses."""
     now = time.time()
     with store.transaction() as db:
         number = int(db.execute("SELECT coalesce(max(number),0)+1 FROM queue").fetchone()[0])
         used = "SELECT lab FROM held WHERE lab=?1 UNION SELECT lab FROM current WHERE lab=?1"  # a lost store begins at 1 again
-        while db.execute(used, (slice_key(lab, slice_ := f"{who.owner[:MOST_OWNER]}.q{number}"),)).fetchone():
+        while db.execute(used, (tenancy_key(lab, tenancy := f"{who.owner[:MOST_OWNER]}.q{number}"),)).fetchone():
             number += 1
         boot, up = _clock()
-        values = {"number": number, "lab": lab, "owner": who.owner, "user": who.user, "slice": slice_, "name": name, "text": text}
+        values = {
+            "number": number,
+            "lab": lab,
+            "owner": who.owner,
+            "user": who.user,
+            "tenancy": tenancy,
+            "name": name,
+            "text": text,
+        }
         values |= {"method": method, "count": count, "for_s": for_s, "preemptible": preemptible, "iterations": iterations}
         values |= {"added": now, "state": "waiting", "since": now, "boot": boot, "up": up}
         db.execute(f"INSERT INTO queue({','.join(values)}) VALUES({','.join(f':{name}' for name in values)})", values)
@@ -230,14 +238,14 @@ def drop(store: Database, lab: str, who: Who, number: int) -> QueuedJob:
             raise Interlock(f"job {job} is {job.owner}'s", hint=f"ask {job.owner}, or add: --as {job.owner}")
         if job.state in ENDED:
             raise Missing(f"job {job} has ended already: {job.state}", hint="testbed job queue list --all")
-        words = f"dropped by {who.user}"
+        text = f"dropped by {who.user}"
         if job.state == "waiting":
-            found = _moved(db, who, job, "done", detail=words)
+            found = _moved(db, who, job, "done", detail=text)
         elif job.state == "stopping":
             db.execute("UPDATE queue SET next='done' WHERE number=?", (number,))
             found = _only(db, number)
         else:
-            found = _moved(db, who, job, "stopping", next="done", detail=words)
+            found = _moved(db, who, job, "stopping", next="done", detail=text)
         assert found is not None
         return found
 

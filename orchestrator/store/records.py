@@ -17,7 +17,7 @@ from orchestrator.store.options import NO_OPTIONS, RunOptions
 class RunRecord:
     """One row of the history. `status`: running, ok, failed, rolled-back, hands-needed, interrupted, died (process gone).
 
-    owner: the owner of the slice it changes. token: its fencing token, a number that only grows per lab. options: the verb's, so
+    owner: the owner of the tenancy it changes. token: its fencing token, a number that only grows per lab. options: the verb's, so
     that it can be resumed. seconds: its duration, by the monotonic clock. begun: the state it found was journalled, so it may have
     changed something. resolved_by: the run that resumed, undid or superseded it.
     """
@@ -109,7 +109,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class CurrentPlan:
-    """The plan last brought up on a slice of a lab, and what is up of it; `since` wall seconds."""
+    """The plan last brought up on a tenancy of a lab, and what is up of it; `since` wall seconds."""
 
     run: str
     plan_name: str
@@ -132,7 +132,7 @@ class CurrentPlan:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One launched job; `lab` is the key of its slice."""
+    """One launched job; `lab` is the key of its tenancy."""
 
     id: int
     lab: str
@@ -159,9 +159,9 @@ class JobRecord:
 class StallPoint:
     """How long traffic of one link's hosts stood while the link was dark, once (`at`, wall s); all times in ms.
 
-    devices: that broke its circuits. mode: `drained`, `ridden` or `held`. asked_ms: 0 for as short as the devices can. dark_ms:
-    first carrier lost to last carrier back. lost_ms: the longest time in which a host received nothing. usual_ms: the same in the
-    traffic before.
+    devices: that broke its circuits. mode: `drained`, `kept_sending` or `held`. asked_ms: 0 for as short as the devices can.
+    dark_ms: first carrier lost to last carrier back. lost_ms: the longest time in which a host received nothing. usual_ms: the same
+    in the traffic before.
     """
 
     at: float

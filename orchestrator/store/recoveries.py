@@ -35,18 +35,18 @@ class Recovery:
     age_s: float
     idle_s: float
     outcome: str
-    words: str
+    message: str
 
     def __str__(self) -> str:
         how = {"": "goes on", "ok": "done"}.get(self.outcome, self.outcome)
         run = f" (run {self.run})" if self.run else ""
-        more = f": {self.words.splitlines()[0]}" if self.words and self.outcome != "ok" else ""
+        more = f": {self.message.splitlines()[0]}" if self.message and self.outcome != "ok" else ""
         return f"{self.action}{run}, {how}{more}; because {self.why}"
 
 
 def recoveries(store: Database, key: str) -> list[Recovery]:
-    """The attempts on a slice of a lab (`slice_key`), newest first. One whose process is gone counts as died."""
-    rows = store.read("SELECT * FROM recoveries WHERE slice=? ORDER BY seq DESC LIMIT ?", (key, KEPT))
+    """The attempts on a tenancy of a lab (`tenancy_key`), newest first. One whose process is gone counts as died."""
+    rows = store.read("SELECT * FROM recoveries WHERE tenancy=? ORDER BY seq DESC LIMIT ?", (key, KEPT))
     boot, up, now = boot_id(), boot_clock_ns() / 1e9, time.time()
     found = []
     for row in rows:
@@ -74,7 +74,7 @@ def recoveries(store: Database, key: str) -> list[Recovery]:
                 since(row["at"], row["up"]),
                 idle_s,
                 outcome,
-                row["words"],
+                row["message"],
             )
         )
     return found
@@ -82,10 +82,10 @@ def recoveries(store: Database, key: str) -> list[Recovery]:
 
 def close_left(store: Database, key: str, who: Who) -> None:
     """Record as failed what this process began and could not record the end of, the disk being full. Only while it does none."""
-    words, now, up = "its end could not be recorded", time.time(), boot_clock_ns() / 1e9
+    text, now, up = "its end could not be recorded", time.time(), boot_clock_ns() / 1e9
     store.write(
-        "UPDATE recoveries SET outcome='failed', words=?, ended=?, ended_up=? WHERE slice=? AND outcome='' AND pid=? AND process=?",
-        (words, now, up, key, who.pid, who.process),
+        "UPDATE recoveries SET outcome='failed', words=?, ended=?, ended_up=? WHERE tenancy=? AND outcome='' AND pid=? AND process=?",
+        (text, now, up, key, who.pid, who.process),
     )
 
 
@@ -130,26 +130,26 @@ def recovering(
             raise Locked(refused, hint="testbed status")
         now, up = time.time(), boot_clock_ns() / 1e9
         cursor = db.execute(
-            "INSERT INTO recoveries(lab,slice,job,action,hosts,why,at,boot,up,pid,process) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
+            "INSERT INTO recoveries(lab,tenancy,job,action,hosts,why,at,boot,up,pid,process) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
             (lab, key, job, action, ",".join(hosts), why, now, boot_id(), up, who.pid, who.process),
         )
         add_audit(db, lab, who, now, "recovering", f"job {name}", f"{action}: {why}")
     begun = Begun(store, int(cursor.lastrowid or 0))
-    outcome, words = "failed", "interrupted"
+    outcome, text = "failed", "interrupted"
     try:
         yield begun
-        outcome, words = "ok", ""
+        outcome, text = "ok", ""
     except TestbedError as error:
-        words = str(error)
+        text = str(error)
         raise
     except Exception as error:
-        words = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
         raise
     finally:
         with store.transaction() as db:
             now, up = time.time(), boot_clock_ns() / 1e9
             db.execute(
-                "UPDATE recoveries SET outcome=?, words=?, ended=?, ended_up=? WHERE seq=?", (outcome, words, now, up, begun.seq)
+                "UPDATE recoveries SET outcome=?, words=?, ended=?, ended_up=? WHERE seq=?", (outcome, text, now, up, begun.seq)
             )
-            first = (words.splitlines() or [action])[0]
+            first = (text.splitlines() or [action])[0]
             add_audit(db, lab, who, now, "recovered" if outcome == "ok" else "not recovered", f"job {name}", first)

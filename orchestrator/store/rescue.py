@@ -18,7 +18,7 @@ from orchestrator.store.schema import SCHEMA, create
 
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510
 """Each process that has a store in WAL mode open holds a shared POSIX lock on these bytes of its file (SQLite, os_unix.c)."""
-TOLD = 12
+SHOWN = 12
 """Maximum number of findings of the integrity check."""
 PROBES = 100_000
 """Row numbers tried individually between the last row read from the front and the last read from the back."""
@@ -61,7 +61,7 @@ def check_store_file(path: Path) -> Examined:
     """Check the whole file, writing nothing. Raises: StoreFailed - it cannot be opened, for example because the disk is full."""
     with closing(_opened(path, "ro")) as db:
         try:
-            findings = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({TOLD})")]
+            findings = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({SHOWN})")]
             findings += [
                 f"{row[0]}: a row refers to {row[2]}, which has no such row" for row in db.execute("PRAGMA foreign_key_check")
             ]
@@ -75,7 +75,7 @@ def check_store_file(path: Path) -> Examined:
                 rows[table] = db.execute(f'SELECT count(*) FROM "{table}" NOT INDEXED').fetchone()[0]
             except sqlite3.DatabaseError:
                 rows[table] = None
-    return Examined(tuple(what for what in findings if what != "ok")[:TOLD], rows)
+    return Examined(tuple(what for what in findings if what != "ok")[:SHOWN], rows)
 
 
 def rescue(path: Path) -> Rescued:
@@ -134,7 +134,7 @@ def _copied(path: Path, fd: int, work: Path) -> tuple[dict[str, int], tuple[str,
         target.execute("BEGIN")
         for sql in tables.values():
             target.execute(sql)
-        for table, sql in _lacking(tables, version).items():
+        for table, sql in _missing(tables, version).items():
             holes.append(table)
             target.execute(sql)
         for table in tables:
@@ -202,8 +202,8 @@ def _exchanged(path: Path, new: Path, like: os.stat_result) -> Path:
         os.fsync(file.fileno())
     kept = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
     for ending in ("-wal", "-shm"):
-        if (beside := path.with_name(path.name + ending)).exists():
-            beside.rename(kept.with_name(kept.name + ending))
+        if (neighbour := path.with_name(path.name + ending)).exists():
+            neighbour.rename(kept.with_name(kept.name + ending))
     path.rename(kept)
     new.rename(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -245,7 +245,7 @@ def _indices(db: sqlite3.Connection) -> list[str]:
     return [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE type='index' AND sql IS NOT NULL")]
 
 
-def _lacking(tables: dict[str, str], version: int) -> dict[str, str]:
+def _missing(tables: dict[str, str], version: int) -> dict[str, str]:
     """Tables of this version's schema that the file lacks."""
     if version != SCHEMA:
         return {}

@@ -35,10 +35,10 @@ class Step:
     def end(self, error: BaseException | str | None = None) -> None:
         """Commit how it ended."""
         seconds = (time.monotonic_ns() - self._began_ns) / 1e9 if self._began_ns else None
-        words = _words(error) if isinstance(error, BaseException) else error or ""
+        text = _text(error) if isinstance(error, BaseException) else error or ""
         self._store.write(
             "UPDATE steps SET state=?, ended=?, seconds=?, result=?, error=? WHERE run=? AND seq=?",
-            ("failed" if error is not None else "done", time.time(), seconds, json.dumps(self._result), words, self.run, self.seq),
+            ("failed" if error is not None else "done", time.time(), seconds, json.dumps(self._result), text, self.run, self.seq),
         )
 
     def __enter__(self) -> Step:
@@ -159,7 +159,7 @@ def _begin(store: Database, steps: Sequence[Step]) -> None:
         step._began_ns = time.monotonic_ns()
 
 
-def _words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
         return "interrupted"
     return f"{type(error).__name__}: {error}"

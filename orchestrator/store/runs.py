@@ -113,8 +113,8 @@ def outcomes(store: Store, lab: str) -> list[tuple[str, str, str]]:
 
 def running_jobs(store: Store, lab: str) -> dict[str, int]:
     """The number of jobs of a lab that have not ended, by state."""
-    words = "SELECT state, count(*) FROM jobs WHERE ended IS NULL AND substr(lab, 1, length(?1)+1)=?1 || '/' GROUP BY state"
-    return {row[0]: row[1] for row in store.read(words, (lab,))}
+    text = "SELECT state, count(*) FROM jobs WHERE ended IS NULL AND substr(lab, 1, length(?1)+1)=?1 || '/' GROUP BY state"
+    return {row[0]: row[1] for row in store.read(text, (lab,))}
 
 
 def rows_in_use(db: sqlite3.Connection) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """The tables of the run store.
 
-Circuits (`held`), plans (`current`) and jobs are kept per owner on a lab: their column `lab` has `keys.slice_key`. A cross-connect
-has the slot 0 to 0. Times are wall seconds; `clocks` has the reference of `clock.moved_s`.
+Circuits (`held`), plans (`current`) and jobs are kept per owner on a lab: their column `lab` has `keys.tenancy_key`. A
+cross-connect has the slot 0 to 0. Times are wall seconds; `clocks` has the reference of `clock.moved_s`.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ CREATE TABLE tagouts(
   id TEXT PRIMARY KEY, lab TEXT NOT NULL, subject TEXT NOT NULL, user TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL,
   since REAL NOT NULL, reason TEXT NOT NULL, ended REAL, ended_by TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '');
 CREATE TABLE awaited(
-  run TEXT PRIMARY KEY, slice TEXT NOT NULL, undo TEXT NOT NULL, plan TEXT NOT NULL, back TEXT NOT NULL,
+  run TEXT PRIMARY KEY, tenancy TEXT NOT NULL, undo TEXT NOT NULL, plan TEXT NOT NULL, back TEXT NOT NULL,
   generation INTEGER NOT NULL, hosts TEXT NOT NULL, leaving TEXT NOT NULL, within_s REAL NOT NULL,
   host TEXT NOT NULL, boot TEXT NOT NULL,
   due_ns INTEGER NOT NULL, due REAL NOT NULL, state TEXT NOT NULL, ended_by TEXT NOT NULL DEFAULT '', ended REAL,
   pid INTEGER NOT NULL DEFAULT 0, process TEXT NOT NULL DEFAULT '');
 CREATE TABLE recoveries(
-  seq INTEGER PRIMARY KEY, lab TEXT NOT NULL, slice TEXT NOT NULL, job INTEGER NOT NULL, action TEXT NOT NULL, hosts TEXT NOT NULL,
+  seq INTEGER PRIMARY KEY, lab TEXT NOT NULL, tenancy TEXT NOT NULL, job INTEGER NOT NULL, action TEXT NOT NULL, hosts TEXT NOT NULL,
   why TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', at REAL NOT NULL, boot TEXT NOT NULL, up REAL NOT NULL, pid INTEGER NOT NULL,
   process TEXT NOT NULL, ended REAL, ended_up REAL, outcome TEXT NOT NULL DEFAULT '', words TEXT NOT NULL DEFAULT '');
-CREATE INDEX recoveries_by_slice ON recoveries(slice, seq);
+CREATE INDEX recoveries_by_tenancy ON recoveries(tenancy, seq);
 CREATE TABLE queue(
-  number INTEGER PRIMARY KEY, lab TEXT NOT NULL, owner TEXT NOT NULL, user TEXT NOT NULL, slice TEXT NOT NULL, name TEXT NOT NULL,
+  number INTEGER PRIMARY KEY, lab TEXT NOT NULL, owner TEXT NOT NULL, user TEXT NOT NULL, tenancy TEXT NOT NULL, name TEXT NOT NULL,
   text TEXT NOT NULL, method TEXT NOT NULL, count INTEGER NOT NULL, for_s REAL NOT NULL, preemptible INTEGER NOT NULL,
   iterations INTEGER NOT NULL, added REAL NOT NULL, state TEXT NOT NULL, generation INTEGER NOT NULL DEFAULT 0,
   hosts TEXT NOT NULL DEFAULT '[]', plan_text TEXT NOT NULL DEFAULT '', since REAL NOT NULL, boot TEXT NOT NULL, up REAL NOT NULL,

@@ -92,18 +92,18 @@ def scope_of_data(data: Mapping[str, Any]) -> Scope:
 
 def ranges(labels: Sequence[str]) -> str:
     """Labels as short text: `1-4,7,9`; labels that are not numbers are listed, shortened if there are many."""
-    words: list[str] = []
+    tokens: list[str] = []
     run: list[str] = []
     for label in [*labels, ""]:
         if run and label.isdecimal() and run[-1].isdecimal() and int(label) == int(run[-1]) + 1:
             run.append(label)
             continue
         if len(run) > 2:
-            words.append(f"{run[0]}-{run[-1]}")
+            tokens.append(f"{run[0]}-{run[-1]}")
         else:
-            words += run
+            tokens += run
         run = [label] if label else []
-    return ",".join(words[:12]) + (f",... ({len(labels)} ports)" if len(words) > 12 else "")
+    return ",".join(tokens[:12]) + (f",... ({len(labels)} ports)" if len(tokens) > 12 else "")
 
 
 def _some(names: Iterable[str], most: int) -> str:
@@ -115,7 +115,7 @@ def reachable_scope(lab: Lab, hosts: Iterable[HostName]) -> Scope:
     """Hosts with everything their fibres reach: the device ports they end at, and wavelength-selective devices whole.
 
     A wavelength-selective device takes its whole map as one profile (WaveShaper, Finisar EWP), so two cannot write it at once. A
-    host covers its slices; a slice covers itself.
+    host covers its partitions; a partition covers itself.
     """
     named = frozenset(hosts) & frozenset(lab.hosts)
     wanted = named | {name for name, host in lab.hosts.items() if host.whole is not None and host.machine in named}
@@ -166,8 +166,8 @@ def read_scope(lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), d
     return scope or WHOLE
 
 
-def _split(words: Sequence[str]) -> list[str]:
-    return [part.strip() for word in words for part in word.split(",") if part.strip()]
+def _split(tokens: Sequence[str]) -> list[str]:
+    return [part.strip() for word in tokens for part in word.split(",") if part.strip()]
 
 
 def _known(name: str, known: Mapping[str, object], kind: str, problems: list[str]) -> str:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from optics import CrossConnect, Locked, Port, Setting, Slot, SpectralRoute
+from optics import CrossConnect, FrequencySlot, Locked, Port, Setting, SpectralRoute
 from orchestrator.fabric.up_state import UpState
 from orchestrator.processes import process_alive, process_mark
 from orchestrator.results import Json
@@ -46,7 +46,7 @@ class Store(Database):
     ) -> Run:
         """Begin a run on a lab; its id is the local date and a number, `2026-11-21-0007`, its token higher than any before.
 
-        owner: the owner of the slice it changes, by default the user. options: of the verb, kept for `resume`.
+        owner: the owner of the tenancy it changes, by default the user. options: of the verb, kept for `resume`.
         """
         day = time.strftime("%Y-%m-%d")
         user = user or str(os.getuid())
@@ -113,8 +113,8 @@ class Store(Database):
     def resolve(self, runs: Iterable[str], by: str) -> None:
         """Record that another run repaired what these runs, and those that they had repaired, left half done."""
         with self.transaction() as db:
-            words = "UPDATE runs SET resolved_by=?1 WHERE (id=?2 OR resolved_by=?2) AND id<>?1"
-            db.executemany(words, [(by, run) for run in runs])
+            text = "UPDATE runs SET resolved_by=?1 WHERE (id=?2 OR resolved_by=?2) AND id<>?1"
+            db.executemany(text, [(by, run) for run in runs])
 
     def steps(self, run: str) -> list[StepRecord]:
         """The journalled effects of a run in their planned order."""
@@ -146,12 +146,12 @@ class Store(Database):
     # -- ownership, the current plan, generations -------------------------------------------------------------------------------
 
     def owned(self, key: str) -> frozenset[Setting]:
-        """The settings made for a slice (`slice_key`) and not taken down."""
+        """The settings made for a tenancy (`tenancy_key`) and not taken down."""
         rows = self.read("SELECT device, ingress, egress, low_mhz, high_mhz, attenuation_db FROM held WHERE lab=?", (key,))
         return frozenset(_setting(row) for row in rows)
 
     def owners(self, lab: str) -> dict[Setting, Belonging]:
-        """Every setting of every slice of the lab, with its owner."""
+        """Every setting of every tenancy of the lab, with its owner."""
         rows = self.read(
             "SELECT held.*, coalesce(runs.plan_name, '') AS plan_name FROM held LEFT JOIN runs ON runs.id=held.run"
             " WHERE substr(held.lab, 1, length(?1)+1)=?1 || '/'",
@@ -202,7 +202,7 @@ class Store(Database):
             )
 
     def current(self, key: str) -> CurrentPlan | None:
-        """The current plan of a slice according to this store."""
+        """The current plan of a tenancy according to this store."""
         rows = self.read("SELECT run,plan_name,plan_sha,plan_text,up,generation,since FROM current WHERE lab=?", (key,))
         return _current(rows[0]) if rows else None
 
@@ -223,7 +223,7 @@ class Store(Database):
             )
 
     def clear_current(self, key: str, by: str = "") -> None:
-        """Record that no plan is up on the slice. by: the run that reports it. Raises: as its fence."""
+        """Record that no plan is up on the tenancy. by: the run that reports it. Raises: as its fence."""
         with self.transaction() as db:
             self.check_fence(db, by)
             db.execute("DELETE FROM current WHERE lab=?", (key,))
@@ -249,7 +249,7 @@ class Store(Database):
         self.write("UPDATE jobs SET spec=? WHERE id=?", (json.dumps(spec.to_json()), job))
 
     def latest_job(self, key: str) -> JobRecord | None:
-        """The job launched last on the slice."""
+        """The job launched last on the tenancy."""
         rows = self.read("SELECT * FROM jobs WHERE lab=? ORDER BY id DESC LIMIT 1", (key,))
         return _job(rows[0]) if rows else None
 
@@ -277,7 +277,7 @@ def _setting(row: sqlite3.Row) -> Setting:
     ports = Port(row["device"], row["ingress"]), Port(row["device"], row["egress"])
     if not row["high_mhz"]:
         return CrossConnect(*ports)
-    return SpectralRoute(*ports, Slot(row["low_mhz"], row["high_mhz"]), row["attenuation_db"])
+    return SpectralRoute(*ports, FrequencySlot(row["low_mhz"], row["high_mhz"]), row["attenuation_db"])
 
 
 def _alive(row: sqlite3.Row) -> bool:

@@ -90,10 +90,12 @@ def place_of(subject: str, lab: Lab) -> Place:
 
 def _at_host(lab: Lab, *ports: HostPort) -> Place:
     """Cables by their host ends: the light that leaves or reaches these, and the device ports that only they use."""
-    there = [lab.fibres[p] for p in ports if p in lab.fibres]
-    alone = {f.enters for f in there if len(lab.transmitters[f.enters]) == 1} | {f.leaves for f in there}
-    sliced = (HostPort(name, p.number) for p in ports for name, host in lab.hosts.items() if host.slice and host.machine == p.host)
-    return Place(frozenset(alone), frozenset((*ports, *sliced)))
+    existing = [lab.fibres[p] for p in ports if p in lab.fibres]
+    alone = {f.enters for f in existing if len(lab.transmitters[f.enters]) == 1} | {f.leaves for f in existing}
+    partitioned = (
+        HostPort(name, p.number) for p in ports for name, host in lab.hosts.items() if host.partition and host.machine == p.host
+    )
+    return Place(frozenset(alone), frozenset((*ports, *partitioned)))
 
 
 class Tagouts:
@@ -141,8 +143,8 @@ class Tagouts:
             for tag in mine:
                 db.execute("UPDATE tagouts SET ended=?, ended_by=?, why=? WHERE id=?", (now, self.who.user, why, tag.id))
                 stolen = (tag.user, tag.owner) != (self.who.user, self.who.owner)
-                words = f"of {tag.user}: {tag.reason}" + (f"; because: {why}" if why else "")
+                text = f"of {tag.user}: {tag.reason}" + (f"; because: {why}" if why else "")
                 add_audit(
-                    db, self.lab, self.who, now, "tag stolen" if stolen else "tag removed", tag.subject, f"{words} [tag {tag.id}]"
+                    db, self.lab, self.who, now, "tag stolen" if stolen else "tag removed", tag.subject, f"{text} [tag {tag.id}]"
                 )
         return mine

@@ -75,16 +75,16 @@ class GrafanaApi:
     def data_source(self, spec: Model) -> bool:
         """Make or update the data source with this uid; False for one that came from files and stays as it is."""
         path = f"/api/datasources/uid/{quote(str(spec['uid']), safe='')}"
-        status, there = self._call("read the data source", "GET", path, fine=(404,))
+        status, existing = self._call("read the data source", "GET", path, fine=(404,))
         if status == 404:
             self._done("make the data source", "POST", "/api/datasources", spec)
-        elif there.get("readOnly"):
+        elif existing.get("readOnly"):
             return False
         else:
             self._done("update the data source", "PUT", path, spec)
         return True
 
-    def data_source_said(self, uid: str) -> str:
+    def data_source_answer(self, uid: str) -> str:
         """The error of Grafana's own health check of the data source; empty if it works."""
         path = f"/api/datasources/uid/{quote(uid, safe='')}/health"
         status, reply = self._call("check the data source", "GET", path, fine=(400, 404, 500, 501))
@@ -145,16 +145,16 @@ class GrafanaApi:
             raise Garbled(f"{self.url}: wanted to {what}, got a page instead of JSON", hint="is this the URL of Grafana itself?")
         return status, reply
 
-    def _refused(self, what: str, status: int, words: str) -> Refused:
-        said = " ".join(words.split())[:200]
+    def _refused(self, what: str, status: int, message: str) -> Refused:
+        text = " ".join(message.split())[:200]
         hints = {
             401: "make a token under Administration, Service accounts; pass it in TESTBED_GRAFANA_TOKEN",
             403: "the token's service account needs the role Editor, for the data source Admin",
             301: "give the URL Grafana itself has (https?)",
             302: "give the URL Grafana itself has (https?)",
         }
-        hint = "it came from files: change it there" if "provisioned" in said else hints.get(status, "")
-        return Refused(f"{self.url} refused to {what}: {status}{', ' + said if said else ''}", hint=hint)
+        hint = "it came from files: change it there" if "provisioned" in text else hints.get(status, "")
+        return Refused(f"{self.url} refused to {what}: {status}{', ' + text if text else ''}", hint=hint)
 
     def _silent(self, what: str, error: Exception) -> Unreachable:
         reason = str(error) or type(error).__name__

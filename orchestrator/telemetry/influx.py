@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from optics.errors import Garbled, Refused, TestbedError
-from orchestrator.telemetry.influx_api import TOKEN, Denied, InfluxTarget, Later, Written, server_words
+from orchestrator.telemetry.influx_api import TOKEN, Denied, InfluxTarget, Later, Written, server_text
 
 CONNECT_S, ANSWER_S = 3.0, 15.0
 _SPLITS = 64
@@ -37,10 +37,10 @@ class Influx:
         """Query the server's version, choose the API, return the version. Raises: Later, Denied."""
         status, headers, body = self.ask("GET", "/ping")
         if status >= 500:
-            raise Later(f"{self._who} answers {status} to /ping: {server_words(body)}")
+            raise Later(f"{self._who} answers {status} to /ping: {server_text(body)}")
         if status not in (200, 204):
             raise Denied(
-                f"{self._who} answers {status} to /ping: {server_words(body)}", hint="check telemetry.influx.url and the token"
+                f"{self._who} answers {status} to /ping: {server_text(body)}", hint="check telemetry.influx.url and the token"
             )
         self.version = headers.get("x-influxdb-version", "")
         if self.target.api == "auto":
@@ -53,26 +53,26 @@ class Influx:
         if self._writer is None:
             self.ping()
             self._writer = self._opened()
-        status, words, after_s = self._writer.post(lines)
+        status, text, after_s = self._writer.post(lines)
         # 1.6.7 answers 500 where only the retention policy is not there
-        if (status == 404 or "retention policy not found" in words) and not self._made:
+        if (status == 404 or "retention policy not found" in text) and not self._made:
             self._made = True
             self._make()
-            status, words, after_s = self._writer.post(lines)
-        return self._judged(lines, status, words, after_s, [_SPLITS])
+            status, text, after_s = self._writer.post(lines)
+        return self._judged(lines, status, text, after_s, [_SPLITS])
 
     def query(self, text: str, *, epoch: str = "ns") -> list[dict[str, Any]]:
         """Send an InfluxQL query by GET /query; return its series. Raises: Later, Denied, Refused - its own words."""
         asked = {"db": self.target.db.partition("/")[0], "q": text, "epoch": epoch}
         status, _, body = self.ask("GET", f"/query?{urlencode(asked)}")
         if status >= 500:
-            raise Later(f"{self._who} answers {status}: {server_words(body)}")
+            raise Later(f"{self._who} answers {status}: {server_text(body)}")
         if status in (401, 403):
-            raise Denied(f"{self._who} refuses the token: {server_words(body)}", hint=f"set {TOKEN}")
+            raise Denied(f"{self._who} refuses the token: {server_text(body)}", hint=f"set {TOKEN}")
         try:
             (result,) = json.loads(body)["results"]
         except (ValueError, KeyError, TypeError) as error:
-            raise Garbled(f"{self._who} answers {status}: {server_words(body)}") from error
+            raise Garbled(f"{self._who} answers {status}: {server_text(body)}") from error
         if "error" in result:
             raise Refused(f"{self._who}: {result['error']}")
         return list(result.get("series", []))
@@ -143,41 +143,41 @@ class Influx:
         for text in texts:
             status, _, body = self.ask("POST", f"/query?{urlencode({'q': text})}")
             if status >= 500:
-                raise Later(f"{self._who}: {text}: {server_words(body)}")
+                raise Later(f"{self._who}: {text}: {server_text(body)}")
             if status != 200 or b'"error"' in body:
-                raise Denied(f"{self._who}: {text}: {server_words(body)}", hint="ask its administrator to create the database")
+                raise Denied(f"{self._who}: {text}: {server_text(body)}", hint="ask its administrator to create the database")
 
-    def _judged(self, lines: bytes, status: int, words: str, after_s: float, budget: list[int]) -> Written:
+    def _judged(self, lines: bytes, status: int, text: str, after_s: float, budget: list[int]) -> Written:
         """Interpret one response; where it does not say which lines were bad, halve the batch until they are isolated."""
         if status in (200, 204):
             return Written()
         if status in (401, 403):
             token = "the token" if self.target.token else "writing without a token"
-            raise Denied(f"{self._who} refuses {token}: {words}", hint=f"set {TOKEN} (user:password for InfluxDB 1.x)")
+            raise Denied(f"{self._who} refuses {token}: {text}", hint=f"set {TOKEN} (user:password for InfluxDB 1.x)")
         if status == 404:
-            raise Denied(f"{self._who} has no {self.target.db!r}: {words}", hint="check telemetry.influx.db and .org")
+            raise Denied(f"{self._who} has no {self.target.db!r}: {text}", hint="check telemetry.influx.db and .org")
         if status in (400, 413, 422):
-            return self._sifted(lines, words, budget)
+            return self._sifted(lines, text, budget)
         if 300 <= status < 400 or status in (405, 501):
             raise Denied(
-                f"{self._who} answers {status}, which InfluxDB never does: {words}", hint="check telemetry.influx.url and .api"
+                f"{self._who} answers {status}, which InfluxDB never does: {text}", hint="check telemetry.influx.url and .api"
             )
-        later = Later(f"{self._who} answers {status}: {words}" if status else f"{self._who} does not answer: {words}")
+        later = Later(f"{self._who} answers {status}: {text}" if status else f"{self._who} does not answer: {text}")
         later.after_s = after_s
         raise later
 
-    def _sifted(self, lines: bytes, words: str, budget: list[int]) -> Written:
-        dropped = re.search(r"partial write: (?!unable to parse).*dropped=(\d+)", words, re.DOTALL)
+    def _sifted(self, lines: bytes, text: str, budget: list[int]) -> Written:
+        dropped = re.search(r"partial write: (?!unable to parse).*dropped=(\d+)", text, re.DOTALL)
         if dropped and int(dropped[1]):
-            return Written(int(dropped[1]), words)  # 1.x has written all the others
+            return Written(int(dropped[1]), text)  # 1.x has written all the others
         each = lines.splitlines(keepends=True)
         if len(each) <= 1 or budget[0] <= 0:
-            return Written(len(each), words)
+            return Written(len(each), text)
         written = Written()
         for half in (each[: len(each) // 2], each[len(each) // 2 :]):
             budget[0] -= 1
-            status, said, after_s = self._writer.post(b"".join(half))
-            written += self._judged(b"".join(half), status, said, after_s, budget)
+            status, reported, after_s = self._writer.post(b"".join(half))
+            written += self._judged(b"".join(half), status, reported, after_s, budget)
         return written
 
 

@@ -70,18 +70,18 @@ class Written:
     """The result of a write: how many lines were refused for their content, and the server's words for the first of them."""
 
     refused: int = 0
-    words: str = ""
+    message: str = ""
 
     def __add__(self, other: Written) -> Written:
-        return Written(self.refused + other.refused, self.words or other.words)
+        return Written(self.refused + other.refused, self.message or other.message)
 
 
-def server_words(body: bytes) -> str:
+def server_text(body: bytes) -> str:
     """The server's own words, taken from its JSON if it is JSON."""
     text = body.decode("utf-8", "replace").strip()
     try:
-        said = json.loads(text)
-        text = str(said.get("error") or said.get("message") or text)
+        reply = json.loads(text)
+        text = str(reply.get("error") or reply.get("message") or text)
     except (ValueError, AttributeError):
         pass
     return " ".join(text.split())[:300] or "no words"

@@ -62,8 +62,8 @@ def program() -> str | None:
 
 def running_influxd(folder: Path) -> Private | None:
     """The server that runs in this folder; None if there is none."""
-    there = _noted(folder)
-    return there if there is not None and there.alive else None
+    present = _noted(folder)
+    return present if present is not None and present.alive else None
 
 
 def start_influxd(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: float = START_S) -> Private:
@@ -77,8 +77,8 @@ def start_influxd(folder: Path, *, port: int = PORT, auth: bool = False, timeout
         raise Missing("influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _alone(folder):
-        if (there := running_influxd(folder)) is not None and _answers(there.port, timeout_s, there.pid):
-            return there
+        if (existing := running_influxd(folder)) is not None and _answers(existing.port, timeout_s, existing.pid):
+            return existing
         last = _noted(folder)
         give_up = time.monotonic() + timeout_s
         wanted = _free(*([last.port] if last else []), port)
@@ -89,13 +89,13 @@ def start_influxd(folder: Path, *, port: int = PORT, auth: bool = False, timeout
             ended = process.poll()
             process.kill()
             process.wait()
-            words = _last_words(folder)
+            text = _last_lines(folder)
             if ended is None:
-                raise TimedOut(f"influxd: no answer on port {choice} after {timeout_s:.0f} s{words}", hint=f"see {_log(folder)}")
-            if "address already in use" not in words:
-                raise TestbedError(f"influxd exited immediately (exit {ended}){words}", hint=f"see {_log(folder)}")
+                raise TimedOut(f"influxd: no answer on port {choice} after {timeout_s:.0f} s{text}", hint=f"see {_log(folder)}")
+            if "address already in use" not in text:
+                raise TestbedError(f"influxd exited immediately (exit {ended}){text}", hint=f"see {_log(folder)}")
         else:
-            raise TestbedError(f"influxd finds no free port{words}", hint=f"see {_log(folder)}")
+            raise TestbedError(f"influxd finds no free port{text}", hint=f"see {_log(folder)}")
         daemon = Daemon.detach(process)
         private = Private(daemon.pid, daemon.mark, choice)
         fresh = folder / "influxd.new"
@@ -109,12 +109,12 @@ def stop_influxd(folder: Path, timeout_s: float = STOP_S) -> bool:
 
     Raises: TestbedError - it is still there after SIGKILL.
     """
-    there = running_influxd(folder)
-    if there is None:
+    existing = running_influxd(folder)
+    if existing is None:
         return False
-    if there.end(timeout_s) or there.end(5.0, signal.SIGKILL):
+    if existing.end(timeout_s) or existing.end(5.0, signal.SIGKILL):
         return True
-    raise TestbedError(f"influxd (pid {there.pid}) does not end", hint=f"see {_log(folder)}")
+    raise TestbedError(f"influxd (pid {existing.pid}) does not end", hint=f"see {_log(folder)}")
 
 
 def _log(folder: Path) -> Path:
@@ -159,19 +159,19 @@ def _answers(port: int, timeout_s: float, process: subprocess.Popen[bytes] | int
     return False
 
 
-def _last_words(folder: Path) -> str:
+def _last_lines(folder: Path) -> str:
     try:
         lines = _log(folder).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    said = [line for line in lines if line.startswith("run:") or "lvl=error" in line] or lines[-1:]
-    return f": {said[-1][:300]}" if said else ""
+    reports = [line for line in lines if line.startswith("run:") or "lvl=error" in line] or lines[-1:]
+    return f": {reports[-1][:300]}" if reports else ""
 
 
 def _noted(folder: Path) -> Private | None:
     try:
-        said = json.loads((folder / "influxd.json").read_text(encoding="utf-8"))
-        return Private(int(said["pid"]), str(said["mark"]), int(said["port"]))
+        reply = json.loads((folder / "influxd.json").read_text(encoding="utf-8"))
+        return Private(int(reply["pid"]), str(reply["mark"]), int(reply["port"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -195,8 +195,8 @@ def _alone(folder: Path) -> Iterator[None]:
         if not try_lock(fd, patience_s=START_S):
             holder = lock_holder(fd)
             who = f"process {holder.pid}" if holder else "another command"
-            words = f"influxd: {who} has been starting it for over {START_S:.0f} s"
-            raise TimedOut(words, hint="it may be stopped: let it go on (kill -CONT), or end it")
+            text = f"influxd: {who} has been starting it for over {START_S:.0f} s"
+            raise TimedOut(text, hint="it may be stopped: let it go on (kill -CONT), or end it")
         yield
     finally:
         os.close(fd)

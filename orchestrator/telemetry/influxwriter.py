@@ -13,7 +13,7 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
 from urllib3.exceptions import HTTPError
 
-from orchestrator.telemetry.influx_api import Denied, InfluxTarget, Later, server_words
+from orchestrator.telemetry.influx_api import Denied, InfluxTarget, Later, server_text
 
 _V1_PRECISION = {"ns": "n", "us": "u", "ms": "ms", "s": "s"}
 
@@ -68,10 +68,10 @@ class Writer:
         except ApiException as error:
             headers = error.headers or {}
             after = str(headers.get("Retry-After", ""))
-            said = _said(error)
-            if said == "no words" and headers.get("X-Influxdb-Error"):
-                said = str(headers["X-Influxdb-Error"])[:300]
-            return int(error.status or 0), said, float(after) if after.isdecimal() else 0.0
+            text = _reported(error)
+            if text == "no words" and headers.get("X-Influxdb-Error"):
+                text = str(headers["X-Influxdb-Error"])[:300]
+            return int(error.status or 0), text, float(after) if after.isdecimal() else 0.0
         except (HTTPError, OSError) as error:
             return 0, str(error)[:300] or type(error).__name__, 0.0
         return 204, "", 0.0
@@ -89,7 +89,7 @@ class Writer:
             self._client.buckets_api().create_bucket(bucket_name=target.db, org=found[0], retention_rules=rules)
         except ApiException as error:
             kind = Later if (error.status or 0) >= 500 else Denied
-            raise kind(_said(error), hint="create the bucket yourself, or use a token with that permission") from None
+            raise kind(_reported(error), hint="create the bucket yourself, or use a token with that permission") from None
         except (HTTPError, OSError) as error:
             raise Later(str(error)[:300]) from None
 
@@ -98,5 +98,5 @@ class Writer:
         self._client.close()
 
 
-def _said(error: ApiException) -> str:
-    return server_words(error.body if isinstance(error.body, bytes) else str(error.body or error.reason or "").encode())
+def _reported(error: ApiException) -> str:
+    return server_text(error.body if isinstance(error.body, bytes) else str(error.body or error.reason or "").encode())

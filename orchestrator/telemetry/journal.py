@@ -101,7 +101,7 @@ class Journal:
         self._torn = False
         self._dropped = 0
         self.trouble = ""
-        self.notify: Callable[[str], None] = lambda words: None
+        self.notify: Callable[[str], None] = lambda message: None
         self._flushed_ns = self.clock.monotonic_ns()
         self._lock = threading.Lock()
         self._part_bytes = part_bytes

@@ -130,17 +130,17 @@ _ALL = (
         "slot",
     ),
     Measurement(
-        "turn",
+        "ring_change",
         "one point per change that gave a running job other rings, or paused it; its time is when the change began",
         (*COMMON_TAGS, "job", "mode", "ok"),
         {
             "reconfig_id": _RECONFIG_ID,
             "move": Field("int", "", "the number of the move; the job's records name it, too"),
             "after": Field("int", "", "the last iteration on the earlier rings, or before the pause"),
-            "stood_ms": Field("float", "ms", "time lost beyond the usual, to the end of the first iteration after the change"),
+            "paused_ms": Field("float", "ms", "time lost beyond the usual, to the end of the first iteration after the change"),
             "dark_ms": Field("float", "ms", "as in reconfig"),
             "commit_ms": Field("float", "ms", "as route_ms in reconfig"),
-            "boundary_ms": Field("float", "ms", "stood_ms less dark_ms and commit_ms"),
+            "boundary_ms": Field("float", "ms", "paused_ms less dark_ms and commit_ms"),
             "before_ms": Field("float", "ms", BEFORE),
             "after_ms": Field("float", "ms", AFTER),
             "worst_rank_ms": Field("float", "ms", "the longest time that any rank moved no byte although some were due"),
@@ -150,8 +150,8 @@ _ALL = (
         events=True,
     ),
     Measurement(
-        "turn_rank",
-        "one point per rank and `turn`",
+        "ring_change_rank",
+        "one point per rank and `ring_change`",
         (*COMMON_TAGS, "job", "rank", "host"),
         {
             "move": Field("int", "", "the number of the move"),
@@ -190,7 +190,7 @@ _ALL = (
     Measurement(
         "verify",
         "one point per rung of the verification ladder",
-        (*COMMON_TAGS, "rung"),
+        (*COMMON_TAGS, "level"),
         {
             "reconfig_id": _RECONFIG_ID,
             "ok": Field("int", "", "1 or 0"),

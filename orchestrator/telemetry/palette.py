@@ -42,7 +42,7 @@ _LIKE: Mapping[str, str] = {
     "launch": "resume",
     "prepare": "resume",
     "hold": "pause",
-    "turn": "resume",
+    "rings": "resume",
 }
 ALL_COLOURS: Mapping[str, str] = {**PHASE_COLOURS, **{name: PHASE_COLOURS[like] for name, like in _LIKE.items()}}
 """With the phases of a run, as live views and reports draw them."""
@@ -50,5 +50,5 @@ ALL_COLOURS: Mapping[str, str] = {**PHASE_COLOURS, **{name: PHASE_COLOURS[like] 
 MARK = "#F2CC0C"
 """Marks the start of a reconfiguration on every time axis."""
 
-TURN = "#26C6DA"
+RING_CHANGE = "#26C6DA"
 """Where a running job took over other rings, on every time axis."""

@@ -36,7 +36,7 @@ class SinkState(ServiceState):
     refusal: str = ""
     last: float = 0.0
 
-    def words(self) -> str:
+    def text(self) -> str:
         to = f", to {self.url}, database {self.db}" if self.url else ""
         return f"{self.state}, {self.where}{to}; {counted(self.points, 'point')} sent"
 
@@ -48,7 +48,7 @@ class SinkReport(ServiceReport):
     points: int
     refused: int
 
-    def words(self) -> str:
+    def text(self) -> str:
         return f"{counted(self.points, 'point')} sent, {self.refused} refused"
 
 
@@ -60,8 +60,8 @@ def server_dir(state_dir: Path) -> Path:
 def configured(settings: Settings) -> InfluxTarget:
     """The InfluxDB that journals are copied to. Raises: Usage - none is configured."""
     if (target := target_of(settings)) is None:
-        words = "no InfluxDB is configured (telemetry.influx.url is none); journals are complete without it"
-        raise Usage(words, hint=_other(settings) or "set telemetry.influx.url to auto or a URL")
+        text = "no InfluxDB is configured (telemetry.influx.url is none); journals are complete without it"
+        raise Usage(text, hint=_other(settings) or "set telemetry.influx.url to auto or a URL")
     return target
 
 
@@ -86,8 +86,12 @@ def end_private(settings: Settings, stopped: SinkState | None) -> ServiceNote:
 
 def _other(settings: Settings) -> str:
     """What to do about a private server that another setting started."""
-    there = influxd.running_influxd(server_dir(settings.state_dir))
-    return f"a private InfluxDB runs at {there.url}; to stop it: TESTBED_INFLUX_URL=auto testbed service stop sink" if there else ""
+    present = influxd.running_influxd(server_dir(settings.state_dir))
+    return (
+        f"a private InfluxDB runs at {present.url}; to stop it: TESTBED_INFLUX_URL=auto testbed service stop sink"
+        if present
+        else ""
+    )
 
 
 SINK = Kind(

@@ -52,36 +52,36 @@ class Lines(Progress):
         self._stream = stream
         self._reworded = reworded
         self._every_s = every_s
-        self.said: set[str] = set()
+        self.reported: set[str] = set()
         """The finished phases, by name, and the notes."""
         self._began: dict[str, float] = {}
         self._where = ""
-        self._said = time.monotonic()
+        self._reported = time.monotonic()
 
     def phase(self, name: str, detail: str = "") -> None:
         self._where = ""
-        self._began[name] = self._said = time.monotonic()
+        self._began[name] = self._reported = time.monotonic()
 
     def update(self, name: str, done: int, total: int, detail: str = "") -> None:
         where = f"{name:<10} {f'{done}/{total} ' if total else ''}{detail}"
-        if where != self._where and time.monotonic() - self._said >= self._every_s:
+        if where != self._where and time.monotonic() - self._reported >= self._every_s:
             self._where = where
-            self._say(where)
+            self._emit(where)
 
     def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
         if seconds is None:
             seconds = time.monotonic() - self._began.get(name, time.monotonic())
         self._began.pop(name, None)
-        self.said.add(name)
+        self.reported.add(name)
         group, _, part = name.partition(" ")  # `rollback hosts`: one column of names, whatever their length
-        self._say(f"{group:<10} {f'{part}: {detail}' if part else detail:<55} {seconds_text(seconds)}")
+        self._emit(f"{group:<10} {f'{part}: {detail}' if part else detail:<55} {seconds_text(seconds)}")
 
     def note(self, text: str) -> None:
-        self.said.add(text)
-        self._say(self._reworded(text))
+        self.reported.add(text)
+        self._emit(self._reworded(text))
 
-    def _say(self, text: str) -> None:
-        self._said = time.monotonic()
+    def _emit(self, text: str) -> None:
+        self._reported = time.monotonic()
         try:
             print(indented(text.rstrip()), file=self._stream, flush=True)
         except (OSError, ValueError):

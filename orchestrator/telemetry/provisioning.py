@@ -21,12 +21,12 @@ SOURCE_UID, SOURCE = "testbed-influx", "Testbed InfluxDB"
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The result of a push. `source`: made, kept (it came from files), none. `source_said`: its error, empty if it works."""
+    """The result of a push. `source`: made, kept (it came from files), none. `source_answer`: its error, empty if it works."""
 
     version: str
     pages: Mapping[str, str]
     source: str
-    source_said: str
+    source_answer: str
 
 
 @cache
@@ -86,4 +86,4 @@ def push(grafana: GrafanaApi, *, influx_url: str = "", database: str = "testbed"
     pages = {
         uid: grafana.dashboard(model, FOLDER_UID, "testbed telemetry grafana push") for uid, model in read_dashboards().items()
     }
-    return Pushed(version, pages, source, grafana.data_source_said(SOURCE_UID))
+    return Pushed(version, pages, source, grafana.data_source_answer(SOURCE_UID))

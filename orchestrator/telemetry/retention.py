@@ -43,10 +43,10 @@ def old(runs: Path, older_s: float, keep: Collection[str], target: InfluxTarget 
 
 def prune(which: Collection[Old]) -> int:
     """Delete the journals that may be deleted; return the number of bytes freed."""
-    gone = [each for each in which if not each.why]
-    for each in gone:
+    removed = [each for each in which if not each.why]
+    for each in removed:
         shutil.rmtree(each.folder)
-    return sum(each.bytes for each in gone)
+    return sum(each.bytes for each in removed)
 
 
 def _left(run_dir: Path, target: InfluxTarget) -> int:

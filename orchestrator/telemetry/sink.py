@@ -62,15 +62,15 @@ class Sink:
         self.idle_s, self.give_up_s = idle_s, give_up_s
         self.stopping = threading.Event()
         own = own or SinkState(os.getpid(), user_name(os.geteuid()), socket.gethostname(), time.time())
-        there = influxd.running_influxd(server_dir(state_dir)) if target.private else None
-        self.state = replace(own, state="following", url=there.url if there else target.url, db=target.db)
+        present = influxd.running_influxd(server_dir(state_dir)) if target.private else None
+        self.state = replace(own, state="following", url=present.url if present else target.url, db=target.db)
         self.file = StateFile(SINK, state_path(state_dir, target), self.state)
         self._influx: Influx | None = None
         self._tails: dict[Path, JournalTail] = {}
         self._moved: dict[Path, float] = {}
         self._all_at = -ALL_S
         self._runs_at = 0
-        self._said: SinkState | None = None
+        self._reported: SinkState | None = None
         self._interruptible = False
 
     def run(self) -> SinkState:
@@ -82,7 +82,7 @@ class Sink:
             try:
                 return self._follow()
             except TestbedError as error:
-                self._say(trouble=str(error))
+                self._emit(trouble=str(error))
                 raise
             finally:
                 for each in self._tails.values():
@@ -98,12 +98,12 @@ class Sink:
                 return self.state
             if time.monotonic() - moved_at >= self.idle_s:
                 # A command that writes now may still have seen this sink alive: free the lock first, then check once more.
-                self._say(state="ended")
+                self._emit(state="ended")
                 self.file.leave()
                 self._all_at = -ALL_S
                 if not self._waiting() or not self.file.take():
                     return self.state  # or another sink has started
-                self._say(state="following")
+                self._emit(state="following")
             self.stopping.wait(LOOK_S)
 
     def round(self) -> bool:
@@ -118,14 +118,14 @@ class Sink:
                 written = self._delivered(data)
                 if written is None:
                     return moved
-                follower.taken(data, data.count(b"\n"), written.refused, written.words)
+                follower.taken(data, data.count(b"\n"), written.refused, written.message)
                 self._note(follower)
                 self._moved[run_dir] = time.monotonic()
                 moved = True
-                self._say(
+                self._emit(
                     points=self.state.points + data.count(b"\n"),
                     refused=self.state.refused + written.refused,
-                    refusal=written.words or self.state.refusal,
+                    refusal=written.message or self.state.refusal,
                     trouble="",
                     last=time.time(),
                 )
@@ -178,7 +178,7 @@ class Sink:
                     raise
                 if self.state.trouble != str(error):
                     emit(self.notify, "trouble", str(error))
-                self._say(trouble=str(error))
+                self._emit(trouble=str(error))
                 self._disconnect()
                 self.stopping.wait(max(error.after_s, retries.failed() * random.uniform(0.7, 1.3)))
         return None
@@ -195,7 +195,7 @@ class Sink:
             with self._waiting_for_the_server():
                 influx.ping()
             self._influx = influx
-            self._say(url=target.url, version=influx.version, api=influx.api)
+            self._emit(url=target.url, version=influx.version, api=influx.api)
             emit(self.notify, "connected", f"{target.url}, version {influx.version or 'unknown'}, database {target.db}")
         return self._influx
 
@@ -219,14 +219,14 @@ class Sink:
             self._influx.close()
             self._influx = None
 
-    def _say(self, **news: object) -> None:
+    def _emit(self, **news: object) -> None:
         self.state = replace(self.state, **news)  # type: ignore[arg-type]
-        old = self._said
+        old = self._reported
         quiet = old is not None and replace(self.state, points=old.points, last=old.last) == old
         if old is not None and quiet and self.state.last - old.last < 1.0:
             return
-        self._said = self.state
-        self.file.say(self.state)
+        self._reported = self.state
+        self.file.emit(self.state)
 
 
 def state_path(state_dir: Path, target: InfluxTarget) -> Path:

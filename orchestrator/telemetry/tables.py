@@ -67,8 +67,8 @@ def query(runs: Sequence[Recorded], sql: str, trouble: list[str] | None = None) 
 
     Only measurements named in the text are read. Raises: Usage - the SQL is wrong, or does more than read.
     """
-    words = set(re.findall(r"\w+", sql))
-    wanted = tuple(name for name in MEASUREMENTS if name in words)
+    tokens = set(re.findall(r"\w+", sql))
+    wanted = tuple(name for name in MEASUREMENTS if name in tokens)
     with open_tables(runs, wanted, trouble) as database:
         database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
         try:

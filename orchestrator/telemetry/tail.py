@@ -29,7 +29,7 @@ class Mark:
     offset: int = 0
     points: int = 0
     refused: int = 0
-    words: str = ""
+    message: str = ""
 
 
 class JournalTail:
@@ -56,12 +56,12 @@ class JournalTail:
             if piece := self._read(most):
                 return piece
             self._forget()
-            self.mark = Mark(self.mark.target, later, 0, self.mark.points, self.mark.refused, self.mark.words)
+            self.mark = Mark(self.mark.target, later, 0, self.mark.points, self.mark.refused, self.mark.message)
 
-    def taken(self, data: bytes, points: int, refused: int = 0, words: str = "") -> None:
+    def taken(self, data: bytes, points: int, refused: int = 0, text: str = "") -> None:
         """The lines of the last `take` are acknowledged: move the mark past them."""
         m = self.mark
-        self.mark = Mark(m.target, m.part, m.offset + len(data), m.points + points, m.refused + refused, words or m.words)
+        self.mark = Mark(m.target, m.part, m.offset + len(data), m.points + points, m.refused + refused, text or m.message)
         self._ahead = self._ahead[len(data) :]
 
     def behind(self) -> int:
@@ -127,9 +127,9 @@ class JournalTail:
 def stored_mark(run_dir: Path, key: str, target: str) -> Mark:
     """The mark of a destination for a journal; a new one if there is none that can be read."""
     try:
-        said = json.loads(_place(run_dir, key).read_text(encoding="utf-8"))
-        part, offset, points, refused = (int(said[name]) for name in ("part", "offset", "points", "refused"))
-        found = Mark(target, part, offset, points, refused, str(said.get("words", "")))
+        reply = json.loads(_place(run_dir, key).read_text(encoding="utf-8"))
+        part, offset, points, refused = (int(reply[name]) for name in ("part", "offset", "points", "refused"))
+        found = Mark(target, part, offset, points, refused, str(reply.get("message", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return Mark(target)
     return found if found.part >= 0 and found.offset >= 0 else Mark(target)

@@ -20,7 +20,7 @@ from orchestrator.services.schedule.making import up_slots
 from orchestrator.services.schedule.process import at_rest
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.options import RunOptions
 from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import latest_begun, latest_change
@@ -40,7 +40,7 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
     record = _half_done(store, lab, settings, run)
     # What was known of hosts and job when it began may be true no longer: a host is back, the job was launched on the new hosts.
     options = replace(record.options, resumes=record.id, broken="")
-    job = store.latest_job(slice_of(lab, settings))
+    job = store.latest_job(tenancy_of(lab, settings))
     if job is not None and job.run == record.id and options.asked.job == "restart":  # it has been restarted
         options = replace(options, up=replace(options.asked, job=None))
     options = replace(options, lost=tuple(await still_silent(command, lab, options.lost)))
@@ -59,9 +59,9 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
             return await change.down(options)
         case "rollback":
             if (before := before_run(store, lab, options.of)) is not None:
-                return _slots_said(await change.back(before, options), command, lab)
+                return _slots_text(await change.back(before, options), command, lab)
         case "restore":
-            return _slots_said(await change.restore(options), command, lab)
+            return _slots_text(await change.restore(options), command, lab)
         case "schedule":
             raise Missing(
                 f"run {record.id} turned slots; it is not resumed, another goes on", hint="testbed service start schedule"
@@ -129,7 +129,7 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
             )
 
     change = ChangeRun("rollback", lab, command, still)
-    return _slots_said(await change.back(before, RunOptions(of=record.id)), command, lab)
+    return _slots_text(await change.back(before, RunOptions(of=record.id)), command, lab)
 
 
 def _died_early(store: Store, lab: Lab, settings: Settings) -> list[RunRecord]:
@@ -145,9 +145,9 @@ def _died_early(store: Store, lab: Lab, settings: Settings) -> list[RunRecord]:
 
 async def _done_with(command: Command, lab: Lab, dead: Sequence[RunRecord]) -> DownReport:
     """Record that these are done with; say what would undo the change before them."""
-    words = ", ".join(f"run {record.id} ({record.what})" for record in dead)
+    text = ", ".join(f"run {record.id} ({record.what})" for record in dead)
     earlier = _earlier(command.store, lab, command.settings, dead[-1].id) or "no change was made before"
-    note = f"{words}: died before anything was changed, so there is nothing to undo; {earlier}"
+    note = f"{text}: died before anything was changed, so there is nothing to undo; {earlier}"
     return await ChangeRun("rollback", lab, command).nothing([record.id for record in dead], note)
 
 
@@ -164,13 +164,13 @@ def _earlier(store: Store, lab: Lab, settings: Settings, run: str) -> str:
 async def restore(command: Command) -> UpReport:
     """Restore the plan that is up exactly as the store has it, after devices or hosts lost it. Raises: as `up`."""
     lab = load_lab(command.inventory)
-    return _slots_said(await ChangeRun("restore", lab, command).restore(), command, lab)
+    return _slots_text(await ChangeRun("restore", lab, command).restore(), command, lab)
 
 
 R = TypeVar("R", bound=UpReport | DownReport)
 
 
-def _slots_said(report: R, command: Command, lab: Lab) -> R:
+def _slots_text(report: R, command: Command, lab: Lab) -> R:
     """Note that the slots of what is up again do not turn."""
-    words = at_rest(command.store.current(slice_of(lab, command.settings)), lab)
-    return replace(report, notes=(*report.notes, f"its slots {words}")) if words else report
+    text = at_rest(command.store.current(tenancy_of(lab, command.settings)), lab)
+    return replace(report, notes=(*report.notes, f"its slots {text}")) if text else report

@@ -31,7 +31,7 @@ from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expect
 from orchestrator.services.guard.recover import evict, with_spares
 from orchestrator.services.schedule.making import up_slots
 from orchestrator.session import Command, PlanText, check_ports, load_lab, load_plan
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import who
 from orchestrator.store.options import PLAIN, RunOptions, UpOptions
 from orchestrator.store.ownership import adopted, refusal_with_owners, refuse_shared
@@ -90,7 +90,7 @@ async def plan(
     whole, wanted = wanted, wanted.slot(0) if wanted.schedule is not None else avoiding(wanted, options.avoid, lab)
     labels: RelabelReport | None = None
     store = command.store
-    key = slice_of(lab, command.settings)
+    key = tenancy_of(lab, command.settings)
     recorder = Recorder(command.progress)
     async with command.opened(lab, "plan") as session:
         with recorder.phase("observe") as phase:
@@ -159,7 +159,7 @@ def _current_text(store: Store, key: str) -> str:
 
 async def _by_labels(wanted: Plan, text: str, lab: Lab, command: Command) -> tuple[Plan, str, RelabelReport]:
     """The plan with its interchangeable hosts placed so that most light stays, as the lab is now."""
-    store, key = command.store, slice_of(lab, command.settings)
+    store, key = command.store, tenancy_of(lab, command.settings)
     async with command.opened(lab, "relabel") as session:
         with Recorder(command.progress).phase("relabel") as phase:
             seen = (await session.observe(hosts=False)).complete()
@@ -208,8 +208,8 @@ async def _up(command: Command, plan_path: Path | PlanText, options: UpOptions) 
         if not report.nothing_to_do or not options.launch_job or wanted.job is None:
             return report
         status = await launched_again(command, wanted.job)
-        if words := ended(status):
-            return replace(report, notes=(*report.notes, *words))
+        if tokens := ended(status):
+            return replace(report, notes=(*report.notes, *tokens))
         return replace(report, nothing_to_do=status is None, job=status)
     labels: RelabelReport | None = None
     if options.relabel:
@@ -220,7 +220,7 @@ async def _up(command: Command, plan_path: Path | PlanText, options: UpOptions) 
 
 async def in_slots_too(command: Command, lab: Lab, wanted: Plan, *, launch_job: bool) -> None:
     """Check that the hosts of a job that goes on meet in some slot. Raises: Interlock - two of them never do."""
-    record = command.store.latest_job(slice_of(lab, command.settings))
+    record = command.store.latest_job(tenancy_of(lab, command.settings))
     if record is None or record.ended is not None or (launch_job and wanted.job is not None) or not apart(record, wanted):
         return
     if (await job_status(command)).state in ALIVE:
@@ -234,7 +234,7 @@ async def launched_again(command: Command, job: Job) -> JobStatus | None:
         status = await job_status(command)
         if status.name == job.name and status.state not in ("failed", "stopped"):
             return status if status.state == "finished" else None
-    return await job_verbs.job_launch(command, anew=False)
+    return await job_verbs.job_launch(command, again=False)
 
 
 @settled

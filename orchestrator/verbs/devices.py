@@ -68,7 +68,7 @@ async def _view(lab: Lab, name: DeviceName, device: CircuitSwitch) -> DeviceView
 def abilities(device: CircuitSwitch) -> tuple[str, ...]:
     """What the device supports in addition to circuits, in words."""
     found = ["routes by wavelength"] if device.traits.spectral else []
-    return (*found, *(words for protocol, words in _ABILITIES if isinstance(device, protocol)))
+    return (*found, *(text for protocol, text in _ABILITIES if isinstance(device, protocol)))
 
 
 async def devices_power(command: Command, *, device: str | None, history: bool) -> PowerReport:

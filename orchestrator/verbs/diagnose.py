@@ -20,7 +20,7 @@ from orchestrator.jobs.record import launching, ranks_of
 from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.settings import Settings
-from orchestrator.store.keys import slice_of
+from orchestrator.store.keys import tenancy_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.scope import reachable_scope
@@ -28,7 +28,7 @@ from orchestrator.store.store import Store
 from orchestrator.verify.diagnosis import open_question, verdicts
 from orchestrator.verify.pace import BEFORE
 from orchestrator.verify.signals import DiagnosisReport, Verdict
-from orchestrator.verify.symptoms import DiagnosedJob, look, look_closer, read_words
+from orchestrator.verify.symptoms import DiagnosedJob, look, look_closer, reading_text
 
 
 async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisReport:
@@ -38,7 +38,7 @@ async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisRe
     Raises: Missing - no plan is up. Unreachable - no device or host answers.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    current = store.current(slice_of(lab, settings))
+    current = store.current(tenancy_of(lab, settings))
     if current is None:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to diagnose", hint="testbed up --topology examples/ring-12.json"
@@ -49,7 +49,7 @@ async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisRe
         if not seen.settings and not seen.hellos:
             seen.complete()
         command.progress.done("observe", f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}")
-        found = await subject(command, session, current, store.latest_job(slice_of(lab, settings)))
+        found = await subject(command, session, current, store.latest_job(tenancy_of(lab, settings)))
         command.progress.phase("diagnose")
         signals = await look(session, found, seen)
         answering: list[HostName] = [name for name, hello in seen.hellos.items() if hello.installed]
@@ -64,11 +64,11 @@ async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisRe
                         signals = replace(signals, unread=(*signals.unread, f"no test traffic: {error.line}"))
                 signals = await look_closer(session, found, signals, answering, command.progress, traffic=traffic)
         all_found = verdicts(signals)
-        command.progress.done("diagnose", said(all_found[0]))
-    return DiagnosisReport(lab.name, signals.job, signals.state, all_found[0], all_found[1:], read_words(signals))
+        command.progress.done("diagnose", reported(all_found[0]))
+    return DiagnosisReport(lab.name, signals.job, signals.state, all_found[0], all_found[1:], reading_text(signals))
 
 
-def said(verdict: Verdict) -> str:
+def reported(verdict: Verdict) -> str:
     """A verdict in a few words."""
     if verdict.wrong:
         return f"{verdict.component}: {verdict.kind}"
@@ -98,10 +98,10 @@ async def subject(command: Command, session: Session, current: CurrentPlan, reco
         found = replace(found, moving=moving or f"run {launched.id} ({launched.verb}) is launching job {record.name}")
     found = replace(found, why=record.detail, unlaunched=bool(record.unlaunched))
     ranks = ranks_of(record, session.lab)
-    return replace(found, name=record.name, on_hosts=name, state=state, ranks=ranks, usual_ms=usual_since_turn_ms(records))
+    return replace(found, name=record.name, on_hosts=name, state=state, ranks=ranks, usual_ms=usual_since_ring_change_ms(records))
 
 
-def usual_since_turn_ms(records: Iterable[dict[str, Any]]) -> float | None:
+def usual_since_ring_change_ms(records: Iterable[dict[str, Any]]) -> float | None:
     """The median iteration (ms) since the job's latest turn, without its first and its LATEST ones; None: too few are left."""
     since: list[float] = []
     for record in records:

@@ -56,6 +56,6 @@ async def take_hosts(command: Command, reason: str) -> TakenReport:
         if ahead:
             with store.transaction() as db:
                 db.execute("INSERT OR REPLACE INTO tokens VALUES(?,?)", (key, max(ahead.values())))
-                words = f"{len(ahead)} hosts, up to token {max(ahead.values())}: {reason}"
-                add_audit(db, key, who(command.settings), time.time(), "hosts taken", "", words)
+                text = f"{len(ahead)} hosts, up to token {max(ahead.values())}: {reason}"
+                add_audit(db, key, who(command.settings), time.time(), "hosts taken", "", text)
     return TakenReport(lab.name, ahead, max([upcoming - 1, *ahead.values()]), silent)

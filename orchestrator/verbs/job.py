@@ -12,7 +12,7 @@ from optics import HostName, Locked, Missing, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job, TransitionPolicy
 from optics.ranks import host_of_rank, hosts_of
-from orchestrator.change.locking import holding, obeyed, own_turner
+from orchestrator.change.locking import holding, obeyed, own_scheduler
 from orchestrator.hosts.by_hand import ByHand, by_hand
 from orchestrator.hosts.failures import one_error
 from orchestrator.inventory.lab import Lab
@@ -25,7 +25,7 @@ from orchestrator.plan.reader import read_plan
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.generations import next_generation
 from orchestrator.store.job_spec import Pause
-from orchestrator.store.keys import lab_of, slice_of
+from orchestrator.store.keys import lab_of, tenancy_of
 from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.scope import reachable_scope
 from orchestrator.telemetry import environment
@@ -40,7 +40,7 @@ WAIT_POLL_S = 0.5
 async def _opened(command: Command, verb: str) -> AsyncIterator[Jobs]:
     lab = load_lab(command.inventory)
     async with command.opened(lab, verb) as session:
-        yield Jobs(session, command.store, slice_of(lab, command.settings), command.settings.runs_dir)
+        yield Jobs(session, command.store, tenancy_of(lab, command.settings), command.settings.runs_dir)
 
 
 async def _connect(session: Session, names: Collection[HostName]) -> None:
@@ -51,7 +51,7 @@ async def _connect(session: Session, names: Collection[HostName]) -> None:
 
 
 def _latest(jobs: Jobs) -> JobRecord:
-    record = jobs.store.latest_job(jobs.slice)
+    record = jobs.store.latest_job(jobs.tenancy)
     if record is None:
         raise Missing("no job was ever launched on this lab", hint="testbed up with a plan that has a job")
     return record
@@ -76,8 +76,8 @@ async def job_wait(command: Command, *, iterations: int | None) -> JobStatus:
                 phase.detail = f"{status.state}, {counted(status.iterations, 'iteration')}"
                 if status.state not in ALIVE or (iterations is not None and status.iterations >= iterations):
                     return status
-                words = status.state if iterations else phase.detail
-                command.progress.update("job", status.iterations, iterations or 0, words)
+                text = status.state if iterations else phase.detail
+                command.progress.update("job", status.iterations, iterations or 0, text)
                 await asyncio.sleep(WAIT_POLL_S)
 
 
@@ -103,7 +103,7 @@ async def job_env(command: Command) -> ByHand:
     Raises: Missing - no plan is up, or it has no job.
     """
     lab = load_lab(command.inventory)
-    return by_hand(_planned(command, slice_of(lab, command.settings), lab)[1], lab)
+    return by_hand(_planned(command, tenancy_of(lab, command.settings), lab)[1], lab)
 
 
 def _planned(command: Command, key: str, lab: Lab) -> tuple[CurrentPlan, Job]:
@@ -117,13 +117,13 @@ def _planned(command: Command, key: str, lab: Lab) -> tuple[CurrentPlan, Job]:
     return current, job
 
 
-async def job_launch(command: Command, *, anew: bool = True) -> JobStatus:
-    """Launch the job of the plan that is up, again if it ran before; slots that turn turn on. anew: without its
+async def job_launch(command: Command, *, again: bool = True) -> JobStatus:
+    """Launch the job of the plan that is up, again if it ran before; slots that turn turn on. again: without its
     checkpoints; else as `up` does (`Jobs.ensure`).
 
     Raises: Missing - no plan is up, or it has no job.
     """
-    return await _launch(command, "job launch", anew=anew)
+    return await _launch(command, "job launch", again=again)
 
 
 async def job_restore(command: Command) -> JobStatus:
@@ -145,17 +145,17 @@ async def _restorable(jobs: Jobs, job: Job) -> None:
         kind.restorable(value, record, status.attached.get(kind.key, ()), hint)
 
 
-async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bool = False) -> JobStatus:
+async def _launch(command: Command, verb: str, *, again: bool = True, restore: bool = False) -> JobStatus:
     store, settings = command.store, command.settings
     async with _opened(command, verb) as jobs:
-        session, key = jobs.session, jobs.slice
+        session, key = jobs.session, jobs.tenancy
         current, job = _planned(command, key, session.lab)
         await _connect(session, job.needed)
         latest = store.latest_job(key)
         ends = set(hosts_of_job(latest, session.lab)) if latest is not None and latest.ended is None else set[HostName]()
         await session.hosts.channels.connect(ends.difference(job.needed))  # where the job before this one is to be stopped
-        hosts, turner = sorted(ends.union(job.needed)), own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reachable_scope(session.lab, hosts), verb, within=turner) as lock:
+        hosts, scheduler = sorted(ends.union(job.needed)), own_scheduler(session.lab, settings, store)
+        async with holding(session.lab, command, reachable_scope(session.lab, hosts), verb, within=scheduler) as lock:
             if store.current(key) != current:
                 raise Locked("another plan came up while this command waited", hint="first check: testbed status")
             if (now := store.latest_job(key)) is not None and (latest is None or now.id != latest.id):
@@ -173,15 +173,15 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
                 owner=settings.owner,
             )
             lock.bind(run)
-            await obeyed(session, run, hosts, turner)
+            await obeyed(session, run, hosts, scheduler)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 environment.record_environment(run_dir, session.lab, command.inventory)
                 recorder, sample, record = Recorder(command.progress, journal), settings.sample_hz > 0, store.latest_job(key)
-                await attachments.check_attachments(job, session.lab, record, again=anew)
-                if anew and record is not None and record.ended is None:
+                await attachments.check_attachments(job, session.lab, record, again=again)
+                if again and record is not None and record.ended is None:
                     await jobs.stop(record, "launched again")
-                if anew:
+                if again:
                     status = await jobs.start(run.id, job, recorder, resume=restore, sample=sample, restore=restore)
                 else:
                     found = await jobs.ensure(run.id, job, recorder, changed=False, launch=True, sample=sample)
@@ -203,8 +203,8 @@ async def job_stop(command: Command) -> JobStatus:
             if status.state in FINISHED and not await jobs.left(record):
                 return status
         hosts = hosts_of_job(record, session.lab)
-        turner = own_turner(session.lab, command.settings, command.store)
-        async with holding(session.lab, command, reachable_scope(session.lab, hosts), "job stop", within=turner):
+        scheduler = own_scheduler(session.lab, command.settings, command.store)
+        async with holding(session.lab, command, reachable_scope(session.lab, hosts), "job stop", within=scheduler):
             if _latest(jobs).id != record.id:
                 raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
             if (ended := _latest(jobs)).ended is not None:  # by itself; but not all of its ranks, or a guard may launch it again
@@ -231,19 +231,19 @@ async def job_pause(command: Command, *, for_s: float) -> JobStatus:
                 hint="testbed job pause --for 1h; testbed job stop ends it with a checkpoint",
             )
         await _connect(session, hosts)
-        turner = own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reachable_scope(session.lab, hosts), "job pause", within=turner) as lock:
+        scheduler = own_scheduler(session.lab, settings, store)
+        async with holding(session.lab, command, reachable_scope(session.lab, hosts), "job pause", within=scheduler) as lock:
             record, status = await _going(jobs, record)
             if status.state == "paused":
                 raise Refused(f"job {record.name} is paused already, {status.detail}")
             run = store.new_run(
-                "job pause", lab_of(jobs.slice), inventory=command.inventory, user=settings.user, owner=settings.owner
+                "job pause", lab_of(jobs.tenancy), inventory=command.inventory, user=settings.user, owner=settings.owner
             )
             lock.bind(run)
             with run, Journal(settings.run_dir(run.id), run.id, session.lab.name) as journal:
-                await obeyed(session, run, hosts, turner)
-                move = next_generation(store, lab_of(jobs.slice), settings.owner, run.id)
-                token = run.token if turner is None else turner.token
+                await obeyed(session, run, hosts, scheduler)
+                move = next_generation(store, lab_of(jobs.tenancy), settings.owner, run.id)
+                token = run.token if scheduler is None else scheduler.token
                 await _pause(jobs, record, move, token, for_s, Recorder(command.progress, journal))
                 run.finish("ok")
         return await jobs.status(_latest(jobs))
@@ -275,8 +275,8 @@ async def job_resume(command: Command) -> JobStatus:
         record = _latest(jobs)
         hosts = hosts_of_job(record, session.lab)
         await _connect(session, hosts)
-        turner = own_turner(session.lab, command.settings, command.store)
-        async with holding(session.lab, command, reachable_scope(session.lab, hosts), "job resume", within=turner):
+        scheduler = own_scheduler(session.lab, command.settings, command.store)
+        async with holding(session.lab, command, reachable_scope(session.lab, hosts), "job resume", within=scheduler):
             record, status = await _going(jobs, record)
             pause = record.pause
             if status.state != "paused" or pause is None:
@@ -284,7 +284,7 @@ async def job_resume(command: Command) -> JobStatus:
                 raise Refused(f"job {record.name} is not paused: it is {status.state}{over}", hint="testbed job status")
             session.hosts.channels.token = pause.token  # a newer run would have ended the pause
             attempt = Attempt(session.hosts, record, pause.move, _boundary_s(jobs))
-            with Recorder(command.progress).phase("turn") as phase:
+            with Recorder(command.progress).phase("rings") as phase:
                 phase.detail = f"goes on after iteration {await attempt.go_on()}"
             jobs.store.set_job_spec(record.id, replace(record.spec, pause=None))
             jobs.store.set_job(record.id, "running")
@@ -307,7 +307,7 @@ async def _going(jobs: Jobs, record: JobRecord) -> tuple[JobRecord, JobStatus]:
 
 def _boundary_s(jobs: Jobs) -> float:
     """How long an iteration may take, by the plan that is up."""
-    current = jobs.store.current(jobs.slice)
+    current = jobs.store.current(jobs.tenancy)
     with suppress(TestbedError):  # the inventory changed since
         if current is not None:
             return read_plan(current.plan_text, current.plan_name, jobs.session.lab).transition.boundary_s

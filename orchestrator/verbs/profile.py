@@ -23,7 +23,7 @@ from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import JsonReport
 from orchestrator.session import Command, load_lab
-from orchestrator.store.keys import slice_of
+from orchestrator.store.keys import tenancy_of
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.progress import Progress
 from orchestrator.verify.forwarding import PAIRS_S
@@ -102,15 +102,15 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
     """Read all port counters, let the job run iterations, read them again. Raises: Missing - no job runs."""
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     async with command.opened(lab, "job profile") as session:
-        key = slice_of(lab, settings)
+        key = tenancy_of(lab, settings)
         record, current = store.latest_job(key), store.current(key)
         if record is None or current is None:
             raise Missing("no job runs on this lab", hint="testbed up with a plan that has a job")
         plan = read_plan(current.plan_text, current.plan_name, lab)
         if plan.segments:
-            words = f"{plan.name} goes over packet switches ({', '.join(plan.segments)})"
+            text = f"{plan.name} goes over packet switches ({', '.join(plan.segments)})"
             raise Missing(
-                f"{words}: a port's byte count does not show the destination", hint="profile the job on optical links alone"
+                f"{text}: a port's byte count does not show the destination", hint="profile the job on optical links alone"
             )
         run_dir = settings.run_dir(record.run)
         jobs = Jobs(session, store, key, settings.runs_dir)
@@ -153,7 +153,7 @@ async def count_hops(command: Command, run: str) -> bool:
     result is deleted.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    current, record = store.current(slice_of(lab, settings)), store.get(run)
+    current, record = store.current(tenancy_of(lab, settings)), store.get(run)
     if current is None or record is None or current.plan_text != record.plan_text:
         return False
     plan, links = read_plan(current.plan_text, current.plan_name, lab), current.up.links
@@ -176,8 +176,8 @@ async def count_hops(command: Command, run: str) -> bool:
                 counts.append(answer.hops)
     if silent or not counts:
         (settings.run_dir(run) / HOPS).unlink(missing_ok=True)
-        words = f"{len(silent)} of {len(silent) + len(counts)} pairs have no answer: {', '.join(silent[:3])}"
-        raise Missing(words, hint="testbed verify says where it is dark")
+        text = f"{len(silent)} of {len(silent) + len(counts)} pairs have no answer: {', '.join(silent[:3])}"
+        raise Missing(text, hint="testbed verify says where it is dark")
     found = {"diameter": float(max(counts)), "mean_hops": round(statistics.mean(counts), 4), "pairs": len(counts)}
     (settings.run_dir(run) / HOPS).write_text(json.dumps(found) + "\n", encoding="utf-8")
     return True
@@ -193,8 +193,8 @@ async def _next(jobs: Jobs, record: JobRecord, than: int, progress: Progress) ->
         if status.iterations > before:
             return status
         if status.state not in ("starting", "running"):
-            words = f"job {record.name} {status.state} after {status.iterations} iterations"
-            raise Missing(words, hint="design its plan with --iterations 0")
+            text = f"job {record.name} {status.state} after {status.iterations} iterations"
+            raise Missing(text, hint="design its plan with --iterations 0")
         progress.update("profile", status.iterations, before + 1, "iterations")
         await asyncio.sleep(POLL_S)
 

@@ -20,7 +20,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.results import JsonReport
 from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.settings import Settings
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
@@ -56,7 +56,7 @@ async def sample(command: Command, *, hz: float, seconds: float | None) -> Sampl
     """
     endless()
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    current = store.current(slice_of(lab, settings))
+    current = store.current(tenancy_of(lab, settings))
     circuits = current.up.circuits(lab) if current is not None else ()
     async with open_session(lab, command.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
         names, notes = await _answering(session.hosts, lab, command.timeout_s)

@@ -12,7 +12,7 @@ from typing import Any
 from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
 from optics.plain import counted, seconds_text
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.background.registry import kind, states
 from orchestrator.change.locking import holding
 from orchestrator.change.unfinished import left_behind
@@ -29,11 +29,11 @@ from orchestrator.jobs.record import hosts_of_job
 from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.plan.stored import stored_plan
 from orchestrator.services.guard.process import GuardState
-from orchestrator.services.schedule.process import TurnState, at_rest
+from orchestrator.services.schedule.process import ScheduleState, at_rest
 from orchestrator.session import Command, Observation, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.light import light_history
 from orchestrator.store.locks import locks_of, who
 from orchestrator.store.records import CurrentPlan, JobRecord
@@ -44,9 +44,9 @@ from orchestrator.store.tagouts import Tagouts
 from orchestrator.verbs.report import DeviceStatus, HostStatus, StatusReport
 from orchestrator.verify.degraded import degraded
 from orchestrator.verify.ladder import Background, Ladder
+from orchestrator.verify.level import TRAFFIC
 from orchestrator.verify.power import Reading, drifts, keep
 from orchestrator.verify.report import VerifyReport
-from orchestrator.verify.rung import TRAFFIC
 
 RECENT_S = 86400.0
 """Recoveries of this long (s) are shown."""
@@ -55,16 +55,16 @@ RECENT_S = 86400.0
 async def status(command: Command) -> StatusReport:
     """The lab as it answers now; what does not answer is reported with its error."""
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    key = slice_of(lab, settings)
+    key = tenancy_of(lab, settings)
     current = store.current(key)
     async with command.opened(lab, "status") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
-        said = states(settings, key, key_of(lab))
-        turner: TurnState | None = said.get("schedule")
-        if turner is not None and not (current is not None and (turner.plan == current.plan_name or turner.unreadable)):
-            turner = None
-        turning = turner is not None and turner.alive
-        circuits = current.up.circuits(lab) if current and not turning else ()
+        reply = states(settings, key, key_of(lab))
+        scheduler: ScheduleState | None = reply.get("schedule")
+        if scheduler is not None and not (current is not None and (scheduler.plan == current.plan_name or scheduler.unreadable)):
+            scheduler = None
+        changing = scheduler is not None and scheduler.alive
+        circuits = current.up.circuits(lab) if current and not changing else ()
         links = current.up.links if current else ()
         asked: dict[object, Any] = {}
         dark, job, _ = await asyncio.gather(
@@ -74,7 +74,7 @@ async def status(command: Command) -> StatusReport:
         )
     job = job if job is not None and _of_now(job, store.latest_job(key), current) else None
     elsewhere = await attachments.elsewhere(lab, job.attached if job is not None else {}, asked)
-    wanted = {} if turning else _wanted(current, lab)  # what is wanted now changes while it is compared
+    wanted = {} if changing else _wanted(current, lab)  # what is wanted now changes while it is compared
     owned = per_device(store.owned(key))
     ahead = prewired(seen.settings, wanted, owned, lab)
     devices = tuple(
@@ -89,7 +89,7 @@ async def status(command: Command) -> StatusReport:
     held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
     waiting = Confirmations(store, key, who(settings)).pending()
-    watcher: GuardState | None = said.get("guard")
+    watcher: GuardState | None = reply.get("guard")
     if watcher is not None and not watcher.unreadable and (current is None or watcher.run != current.run):
         watcher = None
     return StatusReport(
@@ -106,15 +106,15 @@ async def status(command: Command) -> StatusReport:
         locked_by="; ".join(f"{lock} [lock {lock.id}, {lock.scope}]" for lock in held),
         tagged=tuple(map(str, tags)),
         drift=(
-            *(() if turning else _drift(devices, hosts, current, dark, watcher)),
-            *_halted(turner),
+            *(() if changing else _drift(devices, hosts, current, dark, watcher)),
+            *_halted(scheduler),
             *_dead(job, current),
-            *_lacking(job),
+            *_missing(job),
         ),
         unfinished=left_behind(store, key, seen),
         dark=dark,
-        slots=str(turner) if turning else "" if _halted(turner) else at_rest(current, lab),
-        services={name: str(one) for name, one in said.items() if one.alive and name not in ("schedule", "guard")},
+        slots=str(scheduler) if changing else "" if _halted(scheduler) else at_rest(current, lab),
+        services={name: str(one) for name, one in reply.items() if one.alive and name not in ("schedule", "guard")},
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
@@ -127,28 +127,28 @@ async def status(command: Command) -> StatusReport:
 async def verify(
     command: Command,
     *,
-    rungs: Sequence[str] = (),
+    levels: Sequence[str] = (),
     qualify: bool = False,
     collective: bool = False,
-    beside_job: bool = False,
+    next_to_job: bool = False,
 ) -> VerifyReport:
     """The ladder against the plan that is up; silent devices and hosts of the plan fail the rungs that need them.
 
-    rungs: climb only these; none: those that the plan asks for. qualify, collective: climb those two as well, which load the
-    links. beside_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - no device or host answers.
+    levels: climb only these; none: those that the plan asks for. qualify, collective: climb those two as well, which load the
+    links. next_to_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - no device or host answers.
     Interlock - a job runs.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    key = slice_of(lab, settings)
+    key = tenancy_of(lab, settings)
     current = store.current(key)
     if current is None:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to verify against",
             hint="testbed up --topology examples/ring-12.json",
         )
-    if (turner := kind("schedule").running(settings, key)) is not None:
+    if (scheduler := kind("schedule").running(settings, key)) is not None:
         raise Interlock(
-            f"the slots of {current.plan_name} turn ({turner}), and each was verified when it was made",
+            f"the slots of {current.plan_name} turn ({scheduler}), and each was verified when it was made",
             hint="to verify the one that is there: testbed service stop schedule, then testbed verify",
         )
     plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
@@ -175,11 +175,11 @@ async def verify(
             prewired(seen.settings, _wanted(current, lab), owned, lab),
         )
         ladder = Ladder(session, plan, links, circuits, seen.settings, seen.hellos, note, around)
-        chosen = set(rungs or ladder.asked_for()) | {name for name, yes in zip(TRAFFIC, (qualify, collective), strict=True) if yes}
+        chosen = set(levels or ladder.asked_for()) | {name for name, yes in zip(TRAFFIC, (qualify, collective), strict=True) if yes}
         busy = ""
         async with AsyncExitStack() as lock:
             if loads := [name for name in TRAFFIC if name in chosen]:
-                explicit = qualify or collective or set(rungs) & set(TRAFFIC)
+                explicit = qualify or collective or set(levels) & set(TRAFFIC)
                 scope = reachable_scope(lab, {p.host for link in links for p in (link.a, link.b)})
                 try:  # a rung that loads the links needs them exclusively
                     await lock.enter_async_context(holding(lab, command, scope, "verify"))
@@ -190,35 +190,35 @@ async def verify(
                         raise
                     busy = error.line
                 running = await _running(session, store, key, settings, seen)
-                if running and explicit and not beside_job:
+                if running and explicit and not next_to_job:
                     raise Interlock(
                         f"job {running} runs: {' and '.join(loads)} would slow it, and would measure what it leaves over",
                         hint="add --beside-job, or first: testbed job stop",
                     )
-                busy = f"job {running} runs" if running and not beside_job else busy
-            climbed = await ladder.climb(chosen, busy)
-        command.progress.done("verify", f"{sum(r.ok for r in climbed)}/{len(climbed)} rungs")
+                busy = f"job {running} runs" if running and not next_to_job else busy
+            ran = await ladder.run_levels(chosen, busy)
+        command.progress.done("verify", f"{sum(r.ok for r in ran)}/{len(ran)} rungs")
     notes = [
         f"{h}: runs generation {hello.active}, not {current.generation}"
         for h, hello in seen.hellos.items()
         if h in needed and hello.active not in (None, current.generation)
     ]
-    notes += [f"{name} does not answer; the plan does not need it: {words}" for name, words in silent.items() if name not in needed]
-    unheard = {name: words for name, words in silent.items() if name in needed}
-    return VerifyReport(lab=lab.name, plan=current.plan_name, rungs=climbed, notes=tuple(notes), silent=unheard)
+    notes += [f"{name} does not answer; the plan does not need it: {text}" for name, text in silent.items() if name not in needed]
+    unheard = {name: text for name, text in silent.items() if name in needed}
+    return VerifyReport(lab=lab.name, plan=current.plan_name, levels=ran, notes=tuple(notes), silent=unheard)
 
 
-def _halted(turner: TurnState | None) -> list[str]:
+def _halted(scheduler: ScheduleState | None) -> list[str]:
     """Report that the schedule service of the plan that is up died or gave up; empty if it did not."""
-    if turner is None or not turner.halted:
+    if scheduler is None or not scheduler.halted:
         return []
-    where = f"in slot {turner.slot} of {turner.slots}" + (f": {turner.error}" if turner.error else "")
-    ended = "gave up" if turner.error else "died"
-    words = (
+    where = f"in slot {scheduler.slot} of {scheduler.slots}" + (f": {scheduler.error}" if scheduler.error else "")
+    ended = "gave up" if scheduler.error else "died"
+    text = (
         "a device that turns by itself turns on, and hosts follow their light; else every host stays in the slot whose light it has"
     )
     return [
-        f"slots: the schedule service {ended} {where}; {words}; "
+        f"slots: the schedule service {ended} {where}; {text}; "
         "to go on: testbed service start schedule; to end it: testbed service stop schedule"
     ]
 
@@ -299,10 +299,10 @@ def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | No
         return HostStatus(name, address, False, planned=len(planned), error=str(seen.errors[name]))
     hello: Hello = seen.hellos[name]
     if not hello.installed:  # not an error on a host that no plan needs: it was not provisioned yet
-        words = "not set up yet; the first `testbed up` that needs it does it"
+        text = "not set up yet; the first `testbed up` that needs it does it"
         if planned:
-            words = "no agent answers, so its routes and ports are not known; `testbed up` with the plan starts it again"
-        return HostStatus(name, address, not planned, planned=len(planned), error=words)
+            text = "no agent answers, so its routes and ports are not known; `testbed up` with the plan starts it again"
+        return HostStatus(name, address, not planned, planned=len(planned), error=text)
     up = sum(1 for p in planned if p.number in hello.ports and hello.ports[p.number].carrier)
     return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned), committer=True)
 
@@ -328,7 +328,7 @@ def _dead(job: JobStatus | None, current: CurrentPlan | None) -> list[str]:
     return [f"job {job.name} failed: {job.detail}; its output: testbed job logs; to launch it again: testbed up"]
 
 
-def _lacking(job: JobStatus | None) -> list[str]:
+def _missing(job: JobStatus | None) -> list[str]:
     """Report what a running job lacks of its attachments."""
     return attachments.troubles(job.name, job.attached) if job is not None and job.state in ALIVE else []
 

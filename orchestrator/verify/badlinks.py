@@ -11,7 +11,7 @@ from orchestrator.verify.qualification import Direction, culprits
 from orchestrator.verify.report import LinkQuality
 from orchestrator.verify.signals import PlannedLink, Signals
 
-SHARE, SHARE_BESIDE = 0.8, 0.65
+SHARE, SHARE_WITH_A_JOB = 0.8, 0.65
 """A link is slow below this share of the median link's rate: alone as `verify --qualify` requires; beside a job its burst shares
 the link, and its best of three results counts."""
 SPREADS = 4.0
@@ -45,7 +45,7 @@ def bad(s: Signals) -> list[BadLink]:
             if (quality := measured.get(direction)) is None:
                 continue
             rest = [q for d, q in measured.items() if {d.sender, d.receiver} != {direction.sender, direction.receiver}]
-            for kind, line, factor in _judged(direction, quality, rest, s.beside):
+            for kind, line, factor in _judged(direction, quality, rest, s.shared):
                 kinds.setdefault(kind, []).append(line)
                 weight = max(weight, factor)
         if kinds:
@@ -55,7 +55,7 @@ def bad(s: Signals) -> list[BadLink]:
 
 
 def _judged(
-    direction: Direction, quality: LinkQuality, rest: Sequence[LinkQuality], beside: bool
+    direction: Direction, quality: LinkQuality, rest: Sequence[LinkQuality], shared: bool
 ) -> Iterator[tuple[str, str, float]]:
     """What is bad about one direction, compared with others; and by what factor it misses what is required."""
     rates = [q.mbps for q in rest if q.mbps]
@@ -66,7 +66,7 @@ def _judged(
         yield "lossy-link", f"{direction}: nothing of a burst arrives, others carry {usual:.0f} Mb/s", 10.0
         return
     reference = quality.mbps / quality.share if quality.share else usual
-    least = SHARE_BESIDE if beside else SHARE
+    least = SHARE_WITH_A_JOB if shared else SHARE
     share = quality.mbps / reference
     spread = 1.4826 * statistics.median(abs(rate - usual) for rate in rates)
     if share < least and quality.mbps < reference - SPREADS * spread:
@@ -78,8 +78,8 @@ def _judged(
     control = statistics.median(others) if others else 0.0
     lost = quality.sent - quality.arrived
     if quality.loss > max(LOSS, CONTROL * control) and lost >= LOST:
-        words = f"{direction} loses {lost} of {quality.sent} datagrams ({quality.loss:.2%}) at {quality.offered_mbps or 0:.0f} Mb/s"
-        yield "lossy-link", f"{words}, the median of the others is {control:.2%}", quality.loss / max(LOSS, CONTROL * control)
+        text = f"{direction} loses {lost} of {quality.sent} datagrams ({quality.loss:.2%}) at {quality.offered_mbps or 0:.0f} Mb/s"
+        yield "lossy-link", f"{text}, the median of the others is {control:.2%}", quality.loss / max(LOSS, CONTROL * control)
 
 
 def cable(s: Signals, found: Sequence[BadLink]) -> HostPort | None:

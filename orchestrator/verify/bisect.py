@@ -28,7 +28,7 @@ async def slow_hosts(hosts: Sequence[HostName], test: Test, least: float = MIN_S
     share = await test(hosts)
     if share >= least:
         return {}
-    words = f"an all-reduce of {len(hosts)} hosts reaches {share:.0%} of what their links allow (at least {least:.0%} is wanted)"
+    text = f"an all-reduce of {len(hosts)} hosts reaches {share:.0%} of what their links allow (at least {least:.0%} is wanted)"
     spare: HostName | None = None
     while len(hosts) > 2:
         halves = hosts[: len(hosts) // 2], hosts[len(hosts) // 2 :]
@@ -37,25 +37,21 @@ async def slow_hosts(hosts: Sequence[HostName], test: Test, least: float = MIN_S
         if len(halves[0]) == 1 and not slow:  # three hosts: the single one may be it, beside one of the fast pair
             single = await test((halves[0][0], halves[1][0]))
             return (
-                {halves[0]: f"{words}; {halves[0][0]} alone slows another host to {single:.0%}"}
-                if single < least
-                else {hosts: words}
+                {halves[0]: f"{text}; {halves[0][0]} alone slows another host to {single:.0%}"} if single < least else {hosts: text}
             )
         if len(slow) != 1:
-            return {hosts: f"{words}, {'both' if slow else 'neither'} of its halves for itself"}
+            return {hosts: f"{text}, {'both' if slow else 'neither'} of its halves for itself"}
         (hosts,) = slow
         spare = next(half for half in halves if half != hosts)[0]
         named = ", ".join(hosts[:4]) + (" and others" if len(hosts) > 4 else "")
-        words = (
-            f"an all-reduce of {named} reaches {min(shares):.0%} of what their links allow, one of the other half is fast enough"
-        )
+        text = f"an all-reduce of {named} reaches {min(shares):.0%} of what their links allow, one of the other half is fast enough"
     if spare is None:
-        return {hosts: words}
+        return {hosts: text}
     found = {host: await test((host, spare)) for host in hosts}
     guilty = [host for host, each in found.items() if each < least]
     if len(guilty) != 1:
-        return {hosts: words}
-    return {(guilty[0],): f"{words}; {guilty[0]} with {spare} reaches {found[guilty[0]]:.0%} of what the links allow"}
+        return {hosts: text}
+    return {(guilty[0],): f"{text}; {guilty[0]} with {spare} reaches {found[guilty[0]]:.0%} of what the links allow"}
 
 
 async def bisected(

@@ -33,9 +33,9 @@ def carried(flows: Mapping[HostName, tuple[Flow, ...]], wires: tuple[PlannedLink
     }
     found = {}
     for sender, receiver in far.items():
-        there = lab.hosts[receiver.host]
-        own = {there.lane_address(lane) for lane in range(there.lanes)}
-        via = (there.port_address(receiver.number), "")
+        existing = lab.hosts[receiver.host]
+        own = {existing.lane_address(lane) for lane in range(existing.lanes)}
+        via = (existing.port_address(receiver.number), "")
         here = [f for f in flows.get(sender.host, ()) if f.port == sender.number and f.to in own and f.via in via]
         if here:
             found[Direction(sender, receiver)] = here[0] if len(here) == 1 else _sum(here)
@@ -69,9 +69,9 @@ def slow(s: Signals) -> Iterator[tuple[Direction, str]]:
         usual, busy = statistics.median(rates[d] for d in rest), _busy(s.carried[direction])
         others = statistics.median(_busy(s.carried[d]) for d in rest)
         if rate < SHARE * usual and busy >= max(BUSY, 2 * others):
-            words = f"{direction} carries {rate:.0f} Mb/s of the job, {rate / usual:.0%} of {usual:.0f}"
+            text = f"{direction} carries {rate:.0f} Mb/s of the job, {rate / usual:.0%} of {usual:.0f}"
             more = f"the median of {len(rest)} other directions; it is busy for {busy:.0%} of the time, they for {others:.0%}"
-            yield direction, f"{words}, {more}"
+            yield direction, f"{text}, {more}"
 
 
 def _busy(flow: Flow) -> float:
@@ -89,6 +89,6 @@ def lossy(s: Signals) -> Iterator[tuple[Direction, str]]:
         if direction in s.carried and not s.carried[direction].again:
             continue  # it is over, or was no more than a moment
         if share > max(LOSS, CONTROL * usual) and flow.again >= LOST and flow.times >= TIMES:
-            words = f"over {direction} TCP sent {flow.again} of {flow.segments} segments again ({share:.2%})"
+            text = f"over {direction} TCP sent {flow.again} of {flow.segments} segments again ({share:.2%})"
             more = f"in {flow.times} of {max(1, round(flow.seconds))} s; the median of {len(rest)} other directions is {usual:.2%}"
-            yield direction, f"{words}, {more}"
+            yield direction, f"{text}, {more}"

@@ -57,8 +57,8 @@ def no_carrier(port: HostPort, readings: Sequence[Reading], lab: Lab, silent: Ma
     sender = reading.circuit.transmitter
     cable = lab.fibres[port].name
     if why := reading.where_lost(lab):
-        gone = f"; {sender.host} does not answer either" if sender.host in silent else ""
-        return f"{port} has no carrier: {why}{gone}"
+        lost = f"; {sender.host} does not answer either" if sender.host in silent else ""
+        return f"{port} has no carrier: {why}{lost}"
     if not reading.measured:
         return f"{port} has no carrier; no meter measures its light"
     leaves = f"light leaves {reading.path[-1].egress} ({reading.points[-1].power:.1f} dBm) but {port} has no carrier"

@@ -22,34 +22,34 @@ class Case:
 
     signals: Signals
     pace: Pace = field(init=False)
-    standing: tuple[RankName, ...] = field(init=False)
-    gone: set[HostName] = field(default_factory=set)
+    state: tuple[RankName, ...] = field(init=False)
+    ended: set[HostName] = field(default_factory=set)
     cut: set[HostPort] = field(default_factory=set)
     explained: bool = False
     """Whether a fault was found that makes ranks stand still or end."""
 
     def __post_init__(self) -> None:
         s = self.signals
-        self.pace = pace(s.beats, s.usual_ms)
-        self.standing = stalled_ranks(s.beats, self.pace.usual_ms) if s.state == "running" else ()
+        self.pace = pace(s.heartbeats, s.usual_ms)
+        self.state = stalled_ranks(s.heartbeats, self.pace.usual_ms) if s.state == "running" else ()
 
     @property
-    def stands(self) -> bool:
+    def waits(self) -> bool:
         """Whether the whole job stands still."""
-        alive = [rank for rank, beat in self.signals.beats.items() if beat.state == "running"]
-        return bool(alive) and len(self.standing) == len(alive)
+        alive = [rank for rank, heartbeat in self.signals.heartbeats.items() if heartbeat.state == "running"]
+        return bool(alive) and len(self.state) == len(alive)
 
     @property
     def slowing(self) -> bool:
         """Whether the latest iteration took longer than usual, or the present one's exchange alone has by now."""
-        usual_ms, alive = self.pace.usual_ms, [b for b in self.signals.beats.values() if b.state == "running"]
+        usual_ms, alive = self.pace.usual_ms, [b for b in self.signals.heartbeats.values() if b.state == "running"]
         exchange = bool(alive) and all(b.phase == "exchange" and usual_ms and b.age_s * 1e3 > usual_ms for b in alive)
         return self.pace.slowing or exchange
 
     @property
     def troubled(self) -> bool:
         """Whether the job is slow, or ranks stand."""
-        return bool(self.standing) or (self.signals.state == "running" and self.pace.slow)
+        return bool(self.state) or (self.signals.state == "running" and self.pace.slow)
 
 
 def dead(port: HostPort, signals: Signals) -> bool:
@@ -57,7 +57,7 @@ def dead(port: HostPort, signals: Signals) -> bool:
     return signals.carriers.get(port) is False or port in (signals.deaf or ())
 
 
-def words_of(wire: PlannedLink) -> str:
+def wire_text(wire: PlannedLink) -> str:
     return f"{wire.link.a} - {wire.link.b}"
 
 
@@ -65,8 +65,8 @@ def move(wire: PlannedLink, port: HostPort, s: Signals) -> str:
     """The command that moves a link to spare ports; a port at a packet switch has none."""
     if wire.segment:
         return CABLES
-    words = "".join(f" --avoid {shlex.quote(word)}" for word in dict.fromkeys((*s.avoid, str(port))))
-    return f"testbed up --topology {s.plan_file or 'PLAN'}{words}"
+    text = "".join(f" --avoid {shlex.quote(word)}" for word in dict.fromkeys((*s.avoid, str(port))))
+    return f"testbed up --topology {s.plan_file or 'PLAN'}{text}"
 
 
 def top(host: HostName) -> str:

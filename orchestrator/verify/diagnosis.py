@@ -17,7 +17,7 @@ from orchestrator.hosts.api import ClockReading, Load, RankLoad
 from orchestrator.verify.badlinks import CONTROL, LOSS, bad
 from orchestrator.verify.case import LIKELY, SURE, WEAK, Case, dead, top
 from orchestrator.verify.linkfaults import bad_links, carried_links, crossed_fibres, dark_planned_links, dead_cables, dead_segments
-from orchestrator.verify.pace import LateHost, hang_words, late, late_now
+from orchestrator.verify.pace import LateHost, hang_text, late, late_now
 from orchestrator.verify.signals import PlannedLink, Signals, Verdict
 
 FOREIGN_CORES = 0.5
@@ -95,18 +95,18 @@ def dead_hosts(case: Case) -> Iterator[Verdict]:
         ]
         dark = [port for port in far if dead(port, s)]
         mine = [rank for rank in s.ranks if host_of_rank(rank) == host]
-        peers = [beat for rank, beat in s.beats.items() if host_of_rank(rank) != host]
-        left = [beat for beat in peers if beat.code == LOST_PEER]
-        stuck = bool(mine and peers) and (case.stands or bool(left))
+        peers = [heartbeat for rank, heartbeat in s.heartbeats.items() if host_of_rank(rank) != host]
+        left = [heartbeat for heartbeat in peers if heartbeat.code == LOST_PEER]
+        stuck = bool(mine and peers) and (case.waits or bool(left))
         evidence = [f"{host} does not answer: {s.silent[host].splitlines()[0]}"]
         if far:
             evidence.append(f"at the other ends of its links, {len(dark)} of {len(far)} ports receive nothing")
         if left:
             evidence.append(f"{counted(len(left), 'rank')} on other hosts lost a peer (exit {LOST_PEER})")
         if stuck and not left:
-            evidence.append(hang_words(s.beats, case.standing))
+            evidence.append(hang_text(s.heartbeats, case.state))
         if (far and len(dark) == len(far)) or stuck:
-            case.gone.add(host)
+            case.ended.add(host)
             case.explained = case.explained or bool(mine)
             sure = bool(far) and len(dark) == len(far) and (stuck or not mine or len(far) > 1)
             yield Verdict(f"host {host}", "dead-host", tuple(evidence), SURE if sure else LIKELY, f"testbed job evict {host}")
@@ -122,7 +122,7 @@ def bare_hosts(case: Case) -> Iterator[Verdict]:
     if mine := [rank for rank in s.ranks if host_of_rank(rank) in s.bare]:
         case.explained = True
         evidence.append(f"{counted(len(mine), 'rank')} of {len(s.ranks)} of job {s.job} ran there")
-    case.gone |= s.bare
+    case.ended |= s.bare
     yield Verdict(f"host {', '.join(sorted(s.bare, key=natural))}", "dead-host", tuple(evidence), LIKELY, "testbed restore")
 
 
@@ -134,7 +134,7 @@ def _far(wire: PlannedLink, host: HostName) -> tuple[HostPort, ...]:
 def launches(case: Case) -> Iterator[Verdict]:
     """A job whose launch failed: its ranks are not there because they never were."""
     s = case.signals
-    if s.unlaunched and not any(beat.state == "running" for beat in s.beats.values()):
+    if s.unlaunched and not any(heartbeat.state == "running" for heartbeat in s.heartbeats.values()):
         case.explained = True
         first, *rest = s.why.splitlines()
         yield Verdict(f"job {s.job}", "not-launched", (f"its launch failed: {first}", *rest[:LINES]), SURE, "testbed up")
@@ -145,21 +145,29 @@ def dead_ranks(case: Case) -> Iterator[Verdict]:
     s = case.signals
     if s.state not in ("running", "starting", "failed"):
         return
-    ended = {r: b for r, b in s.beats.items() if b.state in ("exited", "killed", "absent") and host_of_rank(r) not in case.gone}
+    ended = {
+        r: b for r, b in s.heartbeats.items() if b.state in ("exited", "killed", "absent") and host_of_rank(r) not in case.ended
+    }
     first = {r: b for r, b in ended.items() if b.state != "exited" or b.code not in (0, LOST_PEER)}
     victims = sum(b.code == LOST_PEER for b in ended.values())
-    alive = sum(b.state == "running" for b in s.beats.values())
-    most = max(1, len(s.beats) // 2)
+    alive = sum(b.state == "running" for b in s.heartbeats.values())
+    most = max(1, len(s.heartbeats) // 2)
     if len(first) > most:  # programs that end otherwise than with LOST_PEER when they lose a peer: what a signal ended was first
         first = {r: b for r, b in first.items() if b.state == "killed" or signal_of(b.code) in CRASHES}
     if not first or len(first) > most:  # more than half of them did not fail by themselves
         return
     case.explained = True
-    for rank, beat in sorted(first.items()):
-        how = f"exited with {beat.code}" if beat.state == "exited" else "was killed" if beat.state == "killed" else "is gone"
-        rest = f"of {len(s.beats) - len(first)} others {alive} run and {victims} ended because they lost a peer (exit {LOST_PEER})"
-        evidence = (f"rank {_number(rank, s)} on {host_of_rank(rank)} {how} in iteration {beat.iteration}", rest)
-        yield Verdict(f"rank {rank}", "dead-rank", evidence, SURE if beat.state != "absent" else LIKELY, _logs(rank, s))
+    for rank, heartbeat in sorted(first.items()):
+        how = (
+            f"exited with {heartbeat.code}"
+            if heartbeat.state == "exited"
+            else "was killed"
+            if heartbeat.state == "killed"
+            else "is gone"
+        )
+        rest = f"of {len(s.heartbeats) - len(first)} others {alive} run and {victims} ended because they lost a peer (exit {LOST_PEER})"
+        evidence = (f"rank {_number(rank, s)} on {host_of_rank(rank)} {how} in iteration {heartbeat.iteration}", rest)
+        yield Verdict(f"rank {rank}", "dead-rank", evidence, SURE if heartbeat.state != "absent" else LIKELY, _logs(rank, s))
 
 
 def _number(rank: RankName, s: Signals) -> int:
@@ -174,33 +182,33 @@ def _logs(rank: RankName, s: Signals) -> str:
 def hung_ranks(case: Case) -> Iterator[Verdict]:
     """A rank that lives and does not go on: stopped, or the only one that does not wait for another."""
     s = case.signals
-    if not case.standing:
+    if not case.state:
         return
-    stopped = [rank for rank in s.ranks if (own := _own(s, rank)) is not None and own.state == "T" and rank in case.standing]
-    words = hang_words(s.beats, case.standing)
+    stopped = [rank for rank in s.ranks if (own := _own(s, rank)) is not None and own.state == "T" and rank in case.state]
+    text = hang_text(s.heartbeats, case.state)
     if case.explained and not stopped:
         return
     for rank in stopped:
         case.explained = True
         why = f"every process of rank {_number(rank, s)} on {host_of_rank(rank)} is stopped (state T)"
-        yield Verdict(f"rank {rank}", "hung-rank", (why, words), SURE, _logs(rank, s))
+        yield Verdict(f"rank {rank}", "hung-rank", (why, text), SURE, _logs(rank, s))
     if stopped:
         return
     # A rank that computes, or is an iteration behind, waits for nobody; all others wait in an exchange.
-    busy = [r for r in case.standing if s.beats[r].phase != "exchange"]
-    least = min(s.beats[r].iteration for r in case.standing)
-    behind = [r for r in case.standing if s.beats[r].iteration == least]
-    waiting = len(case.standing) - len(busy)
-    named = busy if busy and waiting else behind if len(behind) < len(case.standing) else []
-    if len(named) != 1 or len(case.standing) < 2:
+    busy = [r for r in case.state if s.heartbeats[r].phase != "exchange"]
+    least = min(s.heartbeats[r].iteration for r in case.state)
+    behind = [r for r in case.state if s.heartbeats[r].iteration == least]
+    waiting = len(case.state) - len(busy)
+    named = busy if busy and waiting else behind if len(behind) < len(case.state) else []
+    if len(named) != 1 or len(case.state) < 2:
         return
     (rank,) = named
     if _starved(case) == host_of_rank(rank):
         return  # `busy_hosts` says so
-    beat = s.beats[rank]
-    why = f"is in phase {beat.phase} of iteration {beat.iteration} since {beat.age_s:.1f} s"
-    others = f"{waiting if busy else len(case.standing) - 1} others wait for it in an exchange"
-    evidence = [f"rank {_number(rank, s)} on {host_of_rank(rank)} {why}", others, words]
+    heartbeat = s.heartbeats[rank]
+    why = f"is in phase {heartbeat.phase} of iteration {heartbeat.iteration} since {heartbeat.age_s:.1f} s"
+    others = f"{waiting if busy else len(case.state) - 1} others wait for it in an exchange"
+    evidence = [f"rank {_number(rank, s)} on {host_of_rank(rank)} {why}", others, text]
     if (own := _own(s, rank)) is not None:
         evidence.append(f"its processes use {own.cores:.2f} cores (state {own.state})")
     case.explained = True
@@ -225,7 +233,7 @@ def busy_hosts(case: Case) -> Iterator[Verdict]:
     theirs, tardy = foreign(s.loads), _tardy(case)
     if tardy is not None:
         use = theirs.get(tardy.host, 0.0)
-        evidence = [case.pace.words, tardy.words]
+        evidence = [case.pace.message, tardy.message]
         if use >= FOREIGN_CORES:
             evidence.append(_foreign(s.loads[tardy.host]))
         elif tardy.host in s.loads:
@@ -237,7 +245,7 @@ def busy_hosts(case: Case) -> Iterator[Verdict]:
         yield Verdict(f"host {tardy.host}", "busy-host", tuple(evidence), sure, top(tardy.host))
         return
     if (host := _starved(case)) is not None:
-        age_s = max(b.age_s for r, b in s.beats.items() if host_of_rank(r) == host)
+        age_s = max(b.age_s for r, b in s.heartbeats.items() if host_of_rank(r) == host)
         before = case.pace.before.get(host, case.pace.compute[host])
         alone = f"{host} has computed for {age_s:.1f} s, before it was {before / 1e3:.1f} s; all others wait in an exchange"
         case.explained = True
@@ -249,27 +257,27 @@ def busy_hosts(case: Case) -> Iterator[Verdict]:
     rest = max((use for name, use in theirs.items() if name != host), default=0.0)
     if theirs[host] >= FOREIGN_CORES and theirs[host] >= FOREIGN_RATIO * rest:
         case.explained = True
-        evidence = [case.pace.words, _foreign(s.loads[host]), f"no other host has more than {rest:.1f} cores in use so"]
+        evidence = [case.pace.message, _foreign(s.loads[host]), f"no other host has more than {rest:.1f} cores in use so"]
         yield Verdict(f"host {host}", "busy-host", tuple(evidence), LIKELY if not bad(s) else WEAK, top(host))
 
 
 def _tardy(case: Case) -> LateHost | None:
     """The host that the others wait for, if that makes the job slow, or it was not so before."""
     s, usual_ms = case.signals, case.pace.usual_ms
-    tardy = late(s.beats, usual_ms)
-    return tardy if tardy is not None and (case.pace.slow or tardy.changed) else late_now(s.beats, usual_ms)
+    tardy = late(s.heartbeats, usual_ms)
+    return tardy if tardy is not None and (case.pace.slow or tardy.changed) else late_now(s.heartbeats, usual_ms)
 
 
 def _starved(case: Case) -> HostName | None:
     """The host that alone computes, ALONE times as long as before, while other processes use its processors and no other host's."""
     s, theirs = case.signals, foreign(case.signals.loads)
-    working = {host_of_rank(r): b for r, b in s.beats.items() if b.state == "running" and b.phase != "exchange"}
-    if len(working) != 1 or len({host_of_rank(r) for r in s.beats}) < 3:
+    working = {host_of_rank(r): b for r, b in s.heartbeats.items() if b.state == "running" and b.phase != "exchange"}
+    if len(working) != 1 or len({host_of_rank(r) for r in s.heartbeats}) < 3:
         return None
-    ((host, beat),) = working.items()
+    ((host, heartbeat),) = working.items()
     usual_ms = case.pace.before.get(host, case.pace.compute.get(host))
     rest = max((use for name, use in theirs.items() if name != host), default=0.0)
-    if usual_ms is None or beat.phase != "compute" or beat.age_s * 1e3 < ALONE * usual_ms:
+    if usual_ms is None or heartbeat.phase != "compute" or heartbeat.age_s * 1e3 < ALONE * usual_ms:
         return None
     return host if theirs.get(host, 0.0) >= max(FOREIGN_CORES, FOREIGN_RATIO * rest) else None
 
@@ -284,29 +292,29 @@ def slow_collectives(case: Case) -> Iterator[Verdict]:
     s = case.signals
     if not s.collective or case.explained:
         return
-    for hosts, words in s.collective.items():
+    for hosts, text in s.collective.items():
         if len(hosts) == 1:
             case.explained = True
-            yield Verdict(f"host {hosts[0]}", "busy-host", (words, "its links carry what they should"), WEAK, top(hosts[0]))
+            yield Verdict(f"host {hosts[0]}", "busy-host", (text, "its links carry what they should"), WEAK, top(hosts[0]))
 
 
 def wrong_clocks(case: Case) -> Iterator[Verdict]:
     """Hosts whose clock is wrong by more than the reading is accurate to, or whose ranks' clock is ahead of the host's."""
     for rank in case.signals.ranks:
         own = _own(case.signals, rank)
-        if own is not None and "yet to come" in own.beat and host_of_rank(rank) not in case.gone:
+        if own is not None and "yet to come" in own.heartbeat and host_of_rank(rank) not in case.ended:
             host = host_of_rank(rank)
-            words = f"rank {_number(rank, case.signals)} on {host} runs, and its beat has a time that is yet to come on that host"
-            yield Verdict(f"host {host}", "clock", (words,), LIKELY, "testbed doctor")
+            text = f"rank {_number(rank, case.signals)} on {host} runs, and its beat has a time that is yet to come on that host"
+            yield Verdict(f"host {host}", "clock", (text,), LIKELY, "testbed doctor")
     off = {host: reading for host, reading in case.signals.clocks.items() if _off(reading)}
     if len(off) > 1 and len(off) == len(case.signals.clocks):
         return  # this machine's clock is the one that differs: `_nothing` says so
     for host, reading in sorted(off.items()):
         accurate = f"accurate to {reading.round_trip_ns / 2e6:.1f} ms"
-        words = f"the clock of {host} differs from this machine's by {reading.offset_ns / 1e9:+.3f} s ({accurate})"
+        text = f"the clock of {host} differs from this machine's by {reading.offset_ns / 1e9:+.3f} s ({accurate})"
         rest = [abs(r.offset_ns) / 1e6 for h, r in case.signals.clocks.items() if h not in off]
         more = (f"the clocks of {len(rest)} other hosts are within {max(rest):.0f} ms",) if rest else ()
-        yield Verdict(f"host {host}", "clock", (words, *more), SURE if rest else WEAK, "testbed doctor")
+        yield Verdict(f"host {host}", "clock", (text, *more), SURE if rest else WEAK, "testbed doctor")
 
 
 def _off(reading: ClockReading) -> bool:
@@ -334,30 +342,30 @@ _JUDGES: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
 def _nothing(case: Case) -> Verdict:
     """Nothing is wrong; or something is, and it cannot be told what."""
     s = case.signals
-    silent = [f"{name} does not answer: {words.splitlines()[0]}" for name, words in sorted(s.silent.items())]
-    lost = sum(b.code == LOST_PEER for b in s.beats.values())
-    ended = sum(b.state in ("exited", "killed", "absent") and b.code != 0 for b in s.beats.values())
+    silent = [f"{name} does not answer: {text.splitlines()[0]}" for name, text in sorted(s.silent.items())]
+    lost = sum(b.code == LOST_PEER for b in s.heartbeats.values())
+    ended = sum(b.state in ("exited", "killed", "absent") and b.code != 0 for b in s.heartbeats.values())
     hints: list[str] = []
-    if case.standing:
-        hints.append(f"{hang_words(s.beats, case.standing)}, and no signal says for whom they wait")
+    if case.state:
+        hints.append(f"{hang_text(s.heartbeats, case.state)}, and no signal says for whom they wait")
     if s.state == "running" and case.pace.slow:
-        hints.append(f"{case.pace.words}, and no host is late and no link was measured to be bad")
+        hints.append(f"{case.pace.message}, and no host is late and no link was measured to be bad")
     if s.state in ("running", "failed") and ended:
         victims = f"{lost} of them because they lost a peer (exit {LOST_PEER})"
-        hints.append(f"{ended} of {len(s.beats)} ranks ended, {victims}; which was first is not known")
+        hints.append(f"{ended} of {len(s.heartbeats)} ranks ended, {victims}; which was first is not known")
     if s.state == "failed" and not hints:
         hints.append(f"the job failed: {s.why.partition(chr(10))[0]}" if s.why else "the job failed")
     if s.clocks and all(_off(reading) for reading in s.clocks.values()):
-        words = f"the clocks of all {len(s.clocks)} hosts differ from this machine's by more than {CLOCK_S * 1e3:.0f} ms"
-        hints.append(f"{words}: it is this one's, or all of theirs")
-    hints += [*s.others, *(words for hosts, words in (s.collective or {}).items() if len(hosts) > 1), *silent]
+        text = f"the clocks of all {len(s.clocks)} hosts differ from this machine's by more than {CLOCK_S * 1e3:.0f} ms"
+        hints.append(f"{text}: it is this one's, or all of theirs")
+    hints += [*s.others, *(text for hosts, text in (s.collective or {}).items() if len(hosts) > 1), *silent]
     if hints:
         return _unknown((*hints, *s.unread), "testbed doctor" if silent else "testbed verify")
     if s.unread and s.state == "running" and not case.pace.iterations:
         return _unknown(s.unread, "testbed doctor")
     fine = [f"{sum(s.carriers.values())} of {len(s.carriers)} ports have carrier"] if s.carriers else []
     if s.state == "running":
-        fine.append(case.pace.words)
+        fine.append(case.pace.message)
         fine += [_foreign(s.loads[host]) for host, cores in foreign(s.loads).items() if cores >= FOREIGN_CORES]
     elif s.job:
         fine.append(f"the job is {s.state}")

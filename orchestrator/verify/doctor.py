@@ -76,9 +76,9 @@ def _in_time(check: Callable[[], list[Probe]]) -> list[Probe]:
     try:
         return check()
     except subprocess.TimeoutExpired as late:
-        words = f"not known: `{Path(late.cmd[0]).name}` had not ended after {late.timeout:g} s"
+        text = f"not known: `{Path(late.cmd[0]).name}` had not ended after {late.timeout:g} s"
         fix = "testbed doctor again, when this machine is less busy"
-        return [Probe(check.__name__.strip("_"), "warn", words, fix, "perhaps all")]
+        return [Probe(check.__name__.strip("_"), "warn", text, fix, "perhaps all")]
 
 
 def _python() -> list[Probe]:
@@ -99,9 +99,9 @@ def _python() -> list[Probe]:
 def _names() -> Probe:
     """Whether other packages hide this program's, whose names are ordinary words."""
     if hidden := optical_testbed_home.hidden_packages():
-        words = ", ".join(f"{name} is {place}" for name, place in hidden.items())
+        text = ", ".join(f"{name} is {place}" for name, place in hidden.items())
         fix = "take its folder out of PYTHONPATH, start from another directory, or give testbed an environment of its own"
-        return Probe("package names", "fail", f"other packages have this program's names: {words}", fix, "nothing safely")
+        return Probe("package names", "fail", f"other packages have this program's names: {text}", fix, "nothing safely")
     return Probe("package names", "ok", f"this program's are in {optical_testbed_home.HOME}")
 
 
@@ -122,16 +122,16 @@ def _versions() -> list[Probe]:
         fix = f"{sys.executable} -m pip install 'ansible-core>={_dotted(ANSIBLE[0])},<{_dotted(ANSIBLE[1])}'"
         checks.append(Probe("ansible-core", "ok" if fine else "warn", ansible, "" if fine else fix, "" if fine else "perhaps all"))
     if ssh := _find("ssh"):
-        said = _said([ssh, "-V"])
+        text = _reported([ssh, "-V"])
         # try the playbooks' own options: an older ssh does not know `^` (put first)
         refused = _run([ssh, "-F", "none", "-o", "KexAlgorithms=^curve25519-sha256", "-G", "localhost"])
         if refused:
-            checks.append(Probe("OpenSSH", "fail", f"{said}: {refused}", "install OpenSSH 8.1 or newer", "`plan`, `status`"))
+            checks.append(Probe("OpenSSH", "fail", f"{text}: {refused}", "install OpenSSH 8.1 or newer", "`plan`, `status`"))
         else:
-            checks.append(Probe("OpenSSH", "ok", said))
+            checks.append(Probe("OpenSSH", "ok", text))
     for name, commands in _TELEMETRY.items():
         if (found := _find(commands[0])) is not None:
-            checks.append(Probe(name, "ok", _said([found, *commands[1:]]).splitlines()[0][:100]))
+            checks.append(Probe(name, "ok", _reported([found, *commands[1:]]).splitlines()[0][:100]))
     return checks
 
 
@@ -141,12 +141,12 @@ def _dotted(number: tuple[int, ...]) -> str:
 
 def _path() -> list[Probe]:
     """Whether typing `testbed` starts this installation: hints and other programs rely on it."""
-    beside, found = Path(sys.executable).with_name("testbed"), shutil.which("testbed")
+    neighbour, found = Path(sys.executable).with_name("testbed"), shutil.which("testbed")
     if found is None:
-        return [Probe("PATH", "warn", "`testbed` is not on it", f'export PATH="{beside.parent}:$PATH"', f"{beside}")]
-    if beside.exists() and Path(found).resolve() != beside.resolve():
-        words = f"`testbed` is {found}, not the one that runs here"
-        return [Probe("PATH", "warn", words, f'export PATH="{beside.parent}:$PATH"', "both")]
+        return [Probe("PATH", "warn", "`testbed` is not on it", f'export PATH="{neighbour.parent}:$PATH"', f"{neighbour}")]
+    if neighbour.exists() and Path(found).resolve() != neighbour.resolve():
+        text = f"`testbed` is {found}, not the one that runs here"
+        return [Probe("PATH", "warn", text, f'export PATH="{neighbour.parent}:$PATH"', "both")]
     return [Probe("PATH", "ok", f"`testbed` is {found}")]
 
 
@@ -183,8 +183,8 @@ def _packages() -> list[Probe]:
     elif declared:
         checks = [Probe("packages", "ok", f"all {len(declared)} installed")]
     else:
-        words = "not known: testbed is not installed, it runs from its source"
-        checks = [Probe("packages", "warn", words, f"{sys.executable} -m pip install -e .", "what finds its packages")]
+        text = "not known: testbed is not installed, it runs from its source"
+        checks = [Probe("packages", "warn", text, f"{sys.executable} -m pip install -e .", "what finds its packages")]
     try:
         checks.append(Probe("torch", "ok", version("torch")))
     except PackageNotFoundError:
@@ -205,9 +205,9 @@ def _declared() -> list[str]:
 
 def _find(program: str) -> str | None:
     # Daemons live in directories that an ordinary user's PATH leaves out.
-    beside = str(Path(sys.executable).parent)
+    neighbour = str(Path(sys.executable).parent)
     return shutil.which(
-        program, path=os.pathsep.join([beside, os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+        program, path=os.pathsep.join([neighbour, os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
     )
 
 
@@ -281,14 +281,14 @@ def _mechanisms() -> list[Probe]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     checks = []
     try:
-        for said in map(json.loads, done.stdout.splitlines()):
-            if "error" not in said:
-                checks.append(Probe(said["what"], "ok", "tried"))
+        for reply in map(json.loads, done.stdout.splitlines()):
+            if "error" not in reply:
+                checks.append(Probe(reply["what"], "ok", "tried"))
                 continue
-            what, _, fix = said["error"].rpartition(": ")
-            if said["code"] != "refused":
-                what, fix = said["error"], f"see what this says: {' '.join(command)}"
-            checks.append(Probe(said["what"], "warn", what, fix, said["without"]))
+            what, _, fix = reply["error"].rpartition(": ")
+            if reply["code"] != "refused":
+                what, fix = reply["error"], f"see what this says: {' '.join(command)}"
+            checks.append(Probe(reply["what"], "warn", what, fix, reply["without"]))
     except (KeyError, ValueError) as error:
         checks.append(Probe("mechanisms", "warn", f"the attempt failed: {error!r}", f"run it: {' '.join(command)}", "perhaps all"))
     return checks
@@ -301,37 +301,37 @@ def _gate() -> list[Probe]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode == 0:
         return [Probe(what, "ok", "tried")]
-    said = (done.stdout or done.stderr).strip().splitlines()
+    lines = (done.stdout or done.stderr).strip().splitlines()
     fix = (
         "run testbed as root (CAP_BPF, CAP_NET_ADMIN) on a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF (modprobe cls_bpf)"
     )
-    return [Probe(what, "warn", said[-1] if said else "not tried", fix, "everything but emulated rotors with slots under 100 ms")]
+    return [Probe(what, "warn", lines[-1] if lines else "not tried", fix, "everything but emulated rotors with slots under 100 ms")]
 
 
 def _disk(settings: Settings) -> list[Probe]:
     """Free space where runs and the store are kept; reported once if both are on one file system."""
     checks, seen = [], set()
     for what, folder in (("disk", settings.state_dir), ("disk of the store", settings.store_path.parent)):
-        there = folder
-        while not there.exists():
-            there = there.parent
-        free = shutil.disk_usage(there).free // 2**20
-        if not os.access(there, os.W_OK):
+        place = folder
+        while not place.exists():
+            place = place.parent
+        free = shutil.disk_usage(place).free // 2**20
+        if not os.access(place, os.W_OK):
             fix = "set TESTBED_STATE_DIR and TESTBED_DATA_DIR to directories that can be"
-            checks.append(Probe(what, "fail", f"{there} cannot be written", fix, "nothing"))
-        elif not has_room(there):
+            checks.append(Probe(what, "fail", f"{place} cannot be written", fix, "nothing"))
+        elif not has_room(place):
             fix = "make room there; the store is unharmed, leave it where it is"
-            checks.append(Probe(what, "fail", f"{there} is on a full disk", fix, "`plan`", "store"))
+            checks.append(Probe(what, "fail", f"{place} is on a full disk", fix, "`plan`", "store"))
         elif free < _FREE_MB:
             fix = f"remove old runs: {settings.state_dir / 'runs'}; or set TESTBED_STATE_DIR"
-            checks.append(Probe(what, "warn", f"{free} MB free in {there}", fix, "runs of a few minutes"))
-        elif there.stat().st_dev not in seen:
-            checks.append(Probe(what, "ok", f"{free / 1024:.1f} GB free in {there}"))
-        seen.add(there.stat().st_dev)
+            checks.append(Probe(what, "warn", f"{free} MB free in {place}", fix, "runs of a few minutes"))
+        elif place.stat().st_dev not in seen:
+            checks.append(Probe(what, "ok", f"{free / 1024:.1f} GB free in {place}"))
+        seen.add(place.stat().st_dev)
     return checks
 
 
-def _said(command: list[str]) -> str:
+def _reported(command: list[str]) -> str:
     """What a command prints, on either stream; empty if it does not run."""
     try:
         ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False)

@@ -35,7 +35,7 @@ def lab_checks(settings: Settings) -> list[Probe]:
         fix = "correct the lines named, or choose another with --inventory"
         return [*leftover_labs(), Probe("inventory", "fail", str(error), fix, "`run`", "inventory")]
     parts = (
-        (sum(host.slice is None for host in lab.hosts.values()), "host"),
+        (sum(host.partition is None for host in lab.hosts.values()), "host"),
         (len(lab.devices), "device"),
         (len(lab.fibres), "fibre"),
     )
@@ -59,8 +59,8 @@ def rights(folder: Path) -> Probe:
 
     if found := loose(folder):
         names = ", ".join(map(str, found))
-        words = f"{names} can be written by every user, who could redirect passwords and choose what runs on hosts"
-        return Probe("rights of the inventory", "fail", words, f"chmod -R o-w {folder}", "nothing safely", "inventory")
+        text = f"{names} can be written by every user, who could redirect passwords and choose what runs on hosts"
+        return Probe("rights of the inventory", "fail", text, f"chmod -R o-w {folder}", "nothing safely", "inventory")
     return Probe("rights of the inventory", "ok", "its files are yours, or those of users you trust", area="inventory")
 
 
@@ -225,8 +225,8 @@ def leftover_labs() -> list[Probe]:
     from orchestrator.emulated import inventory_of, processes
 
     found: dict[str, list[int]] = {}
-    for pid, _, words in processes():
-        folder = inventory_of(words)
+    for pid, _, text in processes():
+        folder = inventory_of(text)
         if folder is None or (folder / "emulator.yml").exists():
             continue
         if not Path(f"/proc/{pid}/root/{folder}/emulator.yml").exists():  # in a container it is where the lab sees it

@@ -36,7 +36,7 @@ def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
     token: of the next run of this store.
     """
     with ThreadPoolExecutor(min(32, len(lab.hosts) or 1), "doctor") as threads:
-        hosts = [threads.submit(ask_host, host, token) for host in lab.hosts.values() if host.slice is None]
+        hosts = [threads.submit(ask_host, host, token) for host in lab.hosts.values() if host.partition is None]
         if run:
             detail = f"not asked, a change is under way: {run}"
             devices = [Probe(name, "ok", detail, area="reach") for name in lab.devices]
@@ -62,7 +62,7 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
     """Ask one device for its identity, and compare its ports with those of the inventory."""
     from drivers.registry import open_device
     from orchestrator.credentials import with_secret
-    from orchestrator.inventory.device_ports import lacks
+    from orchestrator.inventory.device_ports import unsupported
 
     config, works, area = lab.devices[name], "the other devices", "reach"
     try:
@@ -75,9 +75,9 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
         async with asyncio.timeout(REACH_S + config.timeout_s):
             who = await device.identify()
     except TimeoutError as error:
-        words = str(error) if isinstance(error, TestbedError) else f"gives no identity in {REACH_S + config.timeout_s:.0f} s"
+        text = str(error) if isinstance(error, TestbedError) else f"gives no identity in {REACH_S + config.timeout_s:.0f} s"
         return Probe(
-            name, "fail", words, f"check its power and cable, and the address in devices.yml ({config.address})", works, area
+            name, "fail", text, f"check its power and cable, and the address in devices.yml ({config.address})", works, area
         )
     except TestbedError as error:
         fix = error.hint or f"check its power and cable, and the address in devices.yml ({config.address})"
@@ -86,7 +86,7 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
         await device.close()
     ends = [(f.enters, True) for f in lab.fibres.values()] + [(f.leaves, False) for f in lab.fibres.values()]
     ends += [(trunk.end, True) for trunk in lab.trunks] + [(trunk.start, False) for trunk in lab.trunks]
-    found = (lacks(who, port.label, enters=enters) for port, enters in ends if port.device == name)
+    found = (unsupported(who, port.label, enters=enters) for port, enters in ends if port.device == name)
     if wrong := sorted(set(filter(None, found))):
         fix = "correct the ports in fibres.yml, or the device's address in devices.yml"
         more = [f"and {len(wrong) - 6} more"] if wrong[6:] else []
@@ -132,30 +132,28 @@ def read_host(name: str, clock: str, rest: str, local: float, wanted: str, token
     ready = "provisioned" if f'"{wanted}"' in rest else "`testbed up` provisions it"
     checks = [Probe(name, "ok", f"answers, {ready}", area="reach")]
     if '"error":"not running"' in rest:
-        words = "answers, but its agent does not run: routes and ports are not known"
-        checks = [Probe(name, "fail", words, "testbed up with the plan starts it again", "the other hosts", "reach")]
+        text = "answers, but its agent does not run: routes and ports are not known"
+        checks = [Probe(name, "fail", text, "testbed up with the plan starts it again", "the other hosts", "reach")]
     if f'"{wanted}"' in rest and "\nno-user\n" in rest:
-        words = "answers, provisioned, but the user that its jobs run as is gone (testbed_job_user in hosts.yml)"
-        checks = [Probe(name, "fail", words, "testbed up adds it again", "everything but jobs", "reach")]
+        text = "answers, provisioned, but the user that its jobs run as is gone (testbed_job_user in hosts.yml)"
+        checks = [Probe(name, "fail", text, "testbed up adds it again", "everything but jobs", "reach")]
     known = re.search(r'^{"token": ?(\d+)}$', rest, re.MULTILINE)
     if known is not None and token is not None and int(known[1]) > token:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(int(known[1])))
-        words = (
-            f"{name} knows a run with token {known[1]} ({at}); the next of this store has {token}, and would be refused as older"
-        )
+        text = f"{name} knows a run with token {known[1]} ({at}); the next of this store has {token}, and would be refused as older"
         fix = 'correct the clock, make sure no one else works there, then: testbed lock release --hosts --reason "..."'
-        checks.append(Probe(FENCE, "fail", words, fix, "`status`, `plan`", "reach"))
+        checks.append(Probe(FENCE, "fail", text, fix, "`status`, `plan`", "reach"))
     if abs(ahead_s) > CLOCK_S:
-        words = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine"
-        checks.append(Probe(f"clock of {name}", "warn", words, "timedatectl set-ntp true, there or here", "everything", "reach"))
+        text = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine"
+        checks.append(Probe(f"clock of {name}", "warn", text, "timedatectl set-ntp true, there or here", "everything", "reach"))
     columns = rest.partition("\n")[0].split()
     if len(columns) > 4 and columns[3].isdecimal() and int(columns[3]) < FREE_MB * 1024:
-        words = f"{int(columns[3]) // 1024} MB free in /var/lib"
+        text = f"{int(columns[3]) // 1024} MB free in /var/lib"
         checks.append(
             Probe(
                 f"disk of {name}",
                 "warn",
-                words,
+                text,
                 "remove old jobs: rm -r /var/lib/testbed/jobs/* /var/lib/testbed/checkpoints/*",
                 "short jobs",
                 "reach",

@@ -18,13 +18,13 @@ def file_modes(settings: Settings) -> list[Probe]:
             continue
         mode = folder.stat().st_mode
         if mode & 0o022 and not mode & stat.S_ISVTX:
-            words = f"{folder}: others may write there ({stat.filemode(mode)})"
-            checks.append(Probe("rights of files", "fail", words, f"chmod go-w {folder}", "nothing safely", "store"))
+            text = f"{folder}: others may write there ({stat.filemode(mode)})"
+            checks.append(Probe("rights of files", "fail", text, f"chmod go-w {folder}", "nothing safely", "store"))
     open_runs = [run for run in (settings.state_dir / "runs").glob("*") if run.is_dir() and run.stat().st_mode & 0o077]
     if open_runs:
-        words = f"{counted(len(open_runs), 'run')} can be read by others, {open_runs[0].name} for one"
+        text = f"{counted(len(open_runs), 'run')} can be read by others, {open_runs[0].name} for one"
         fix = f"chmod -R go-rwx {settings.state_dir / 'runs'}"
-        checks.append(Probe("rights of files", "warn", words, fix, "everything", "store"))
+        checks.append(Probe("rights of files", "warn", text, fix, "everything", "store"))
     return checks or [Probe("rights of files", "ok", "the runs' files are readable by this user alone", area="store")]
 
 
@@ -50,9 +50,9 @@ def store_checks(settings: Settings) -> list[Probe]:
         return [Probe("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `examples`", "store")]
     checks = [Probe("store", "ok", str(settings.store_path), area="store"), _runs(settings)]
     for run in died[:3]:
-        ways = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back"
-        ways = "testbed service start schedule goes on" if run.verb == "schedule" else ways
-        fix = f"{ways}; testbed status shows the present state"
+        paths = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back"
+        paths = "testbed service start schedule goes on" if run.verb == "schedule" else paths
+        fix = f"{paths}; testbed status shows the present state"
         checks.append(Probe("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
     if len(died) > 3:
         checks.append(Probe("run that died", "warn", f"{len(died) - 3} more", "testbed run list", "everything", "store"))
@@ -66,11 +66,11 @@ def _runs(settings: Settings) -> Probe:
     folder = settings.state_dir / "runs"
     number = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
     mb = folder_bytes(folder) / 1e6
-    words = f"{number} in {folder}, {mb:.0f} MB"
+    text = f"{number} in {folder}, {mb:.0f} MB"
     if number < MANY and mb < LARGE_MB:
-        return Probe("runs", "ok", words, area="store")
+        return Probe("runs", "ok", text, area="store")
     return Probe(
-        "runs", "warn", f"{words}; none is removed unasked", f"testbed run list --prune --keep {KEEP}", "everything", "store"
+        "runs", "warn", f"{text}; none is removed unasked", f"testbed run list --prune --keep {KEEP}", "everything", "store"
     )
 
 
@@ -89,9 +89,9 @@ def examine_store(settings: Settings, *, recover: bool) -> list[Probe]:
         rows = ", ".join(f"{count} {table}" for table, count in found.rows.items() if count)
         return [Probe("store", "ok", f"{path} is whole: {rows or 'nothing in it yet'}", area="store")]
     if not recover:
-        words = "\n".join([f"{path} is damaged", *found.findings])
+        text = "\n".join([f"{path} is damaged", *found.findings])
         fix = "testbed doctor --store --recover takes what can be read into a new file and keeps this one"
-        return [Probe("store", "fail", words, fix, "`lab`, `examples`", "store")]
+        return [Probe("store", "fail", text, fix, "`lab`, `examples`", "store")]
     done = rescue(path)
     rows = ", ".join(f"{count} {table}" for table, count in done.rows.items() if count)
     checks = [Probe("store", "ok", f"{path} is new: {rows or 'nothing'}; the damaged one is {done.kept}", area="store")]

@@ -18,8 +18,8 @@ from optics.plan import Plan
 from orchestrator.fabric.next_hops import NextHops, follow, hops, lanes_of, next_hops
 from orchestrator.hosts import Hosts
 from orchestrator.inventory.lab import Lab
-from orchestrator.verify.report import PairSample, Rung
-from orchestrator.verify.rung import Finding
+from orchestrator.verify.level import Finding
+from orchestrator.verify.report import LevelResult, PairSample
 
 PAIRS_S = 2.0
 """Longest time (s) for the pairs of a host to answer on one lane."""
@@ -91,8 +91,8 @@ async def check_forwarding(
     if len(chosen) == len(every):
         return Finding(not wrong, f"{ok} at planned hop counts", tuple(wrong.values()))
     sample = PairSample(len(chosen), len(every), asked.seed)
-    words = f"{ok} of {len(every)} at planned hop counts"
-    return Finding(not wrong, words, tuple(wrong.values()), (unasked(sample),), pairs=sample)
+    text = f"{ok} of {len(every)} at planned hop counts"
+    return Finding(not wrong, text, tuple(wrong.values()), (unasked(sample),), pairs=sample)
 
 
 def unasked(sample: PairSample) -> str:
@@ -118,9 +118,9 @@ def _stops(
     return f"; {path[lost - 1]} answers, {path[lost]} does not" if lost is not None and lost > 1 else ""
 
 
-def pairs_of(rungs: Iterable[Rung]) -> tuple[int, int, int]:
+def pairs_of(levels: Iterable[LevelResult]) -> tuple[int, int, int]:
     """The figures of the forwarding rung: pairs that answered as planned, pairs that were asked, pairs that were not."""
-    for rung in rungs:
-        if rung.name == "forwarding" and (found := re.match(r"pairs (\d+)/(\d+)", rung.detail)):
-            return int(found[1]), int(found[2]), rung.pairs.of - rung.pairs.asked if rung.pairs else 0
+    for level in levels:
+        if level.name == "forwarding" and (found := re.match(r"pairs (\d+)/(\d+)", level.detail)):
+            return int(found[1]), int(found[2]), level.pairs.of - level.pairs.asked if level.pairs else 0
     return 0, 0, 0

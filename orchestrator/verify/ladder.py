@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from optics import Circuit, CrossConnect, HostName, HostPort, Link, Setting, SpectralRoute
 from optics.plan import Plan
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.fabric.cabling import explained, led, senders
 from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among, routes, without_attenuation
@@ -26,11 +26,11 @@ from orchestrator.verify.carriers import carriers, has_carrier, no_carrier, spee
 from orchestrator.verify.collective import MIN_SHARE as BUSBW_SHARE
 from orchestrator.verify.collective import all_reduce
 from orchestrator.verify.forwarding import Asked, check_forwarding
+from orchestrator.verify.level import LEVELS, TRAFFIC, Check, Finding, check_level
 from orchestrator.verify.losses import judge, weaker
 from orchestrator.verify.power import LossDrift, Reading, measure
 from orchestrator.verify.qualification import Direction, qualify
-from orchestrator.verify.report import Rung
-from orchestrator.verify.rung import RUNGS, TRAFFIC, Check, Finding, rung
+from orchestrator.verify.report import LevelResult
 
 PROBE_S = 1.0
 """Longest time (s) for frames from all neighbours; deviations are checked again, at all ports, for as long."""
@@ -62,9 +62,9 @@ async def check_map(
     around: Background = Background(),
 ) -> Finding:
     """Every wanted setting is held, whatever its attenuation, and no owned one is left over; foreign ones are only listed."""
-    wrong, notes, there_of_wanted, foreign = [], [], 0, 0
+    wrong, notes, present_of_wanted, foreign = [], [], 0, 0
     total = sum(len(held) for held in wanted.values())
-    owners = {without_attenuation(setting): words for setting, words in around.whose.items()}
+    owners = {without_attenuation(setting): text for setting, text in around.whose.items()}
 
     def whose(setting: Setting) -> str:
         known = owners.get(without_attenuation(setting))
@@ -76,12 +76,12 @@ async def check_map(
             wrong.append(f"{device}: {around.silent.get(device, 'was not read')}")
             continue
         held = frozenset(observed[device])
-        there = routes(held)
+        existing = routes(held)
         rest = sorted(held - among(held, goal), key=sort_key)
         owned = among(rest, (around.owned or {}).get(device, ()))
         for setting in sorted(goal, key=sort_key):
-            if without_attenuation(setting) in there:
-                there_of_wanted += 1
+            if without_attenuation(setting) in existing:
+                present_of_wanted += 1
                 continue
             taken = next((s for s in rest if {s.ingress, s.egress} & {setting.ingress, setting.egress}), None)
             instead = f"; {short(taken)} is there instead, {'owned' if taken in owned else whose(taken)}" if taken else ""
@@ -94,7 +94,7 @@ async def check_map(
     others = f", {foreign} foreign" if foreign else ""
     kinds = {type(s) for held in wanted.values() for s in held}
     what = "cross-connects" if kinds <= {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
-    return Finding(not wrong, f"{there_of_wanted}/{total} {what}{others}", tuple(wrong), tuple(notes))
+    return Finding(not wrong, f"{present_of_wanted}/{total} {what}{others}", tuple(wrong), tuple(notes))
 
 
 async def check_light(
@@ -158,8 +158,8 @@ async def check_power(readings: Readings, target_dbm: float, tolerance_db: float
     seen = [(r, r.out_dbm - target_dbm) for r in readings if r.out_dbm is not None]
     off = [f"{r.circuit}: {r.out_dbm:.1f} dBm, {error:+.1f} dB from the target" for r, error in seen if abs(error) > tolerance_db]
     unmetered = f", {len(readings) - len(seen)} without a meter" if len(seen) < len(readings) else ""
-    words = f"{len(seen) - len(off)}/{len(seen)} circuits within {tolerance_db:g} dB of {target_dbm:g} dBm{unmetered}"
-    return Finding(not off, words, tuple(sorted(off)))
+    text = f"{len(seen) - len(off)}/{len(seen)} circuits within {tolerance_db:g} dB of {target_dbm:g} dBm{unmetered}"
+    return Finding(not off, text, tuple(sorted(off)))
 
 
 class Ladder:
@@ -210,10 +210,10 @@ class Ladder:
 
     async def light(self) -> Finding:
         accept = self.plan.acceptance
-        ok, words, evidence = judge(
+        ok, text, evidence = judge(
             await self.readings(), self.session.lab, window_db=accept.light_window_db, max_loss_db=accept.max_loss_db
         )
-        return Finding(ok, words, evidence, weaker(self.around.drifts()))
+        return Finding(ok, text, evidence, weaker(self.around.drifts()))
 
     async def power(self) -> Finding:
         accept = self.plan.acceptance
@@ -255,13 +255,15 @@ class Ladder:
             "qualification": accept.min_link_share is not None or accept.max_link_loss is not None,
             "collective": accept.min_busbw_share is not None,
         }
-        return tuple(name for name in RUNGS if given.get(name, True))
+        return tuple(name for name in LEVELS if given.get(name, True))
 
     async def qualification(self) -> Finding:
         found = await qualify(self.session.hosts, self.session.lab, self._asked_links(), self.plan.acceptance)
         self._rates = {d: q.mbps for d, q in found.by_direction.items()}
         bad = found.evidence + tuple(f"{host}: does not answer, so its links are not measured" for host in self.mute)
-        return Finding(not bad, f"{found.words}, {found.batches} batch{'' if found.batches == 1 else 'es'}", bad, links=found.links)
+        return Finding(
+            not bad, f"{found.message}, {found.batches} batch{'' if found.batches == 1 else 'es'}", bad, links=found.links
+        )
 
     def _asked_links(self) -> tuple[Link, ...]:
         """Links whose hosts can both be asked."""
@@ -274,16 +276,16 @@ class Ladder:
         figures = await all_reduce(self.session.hosts, self.session.lab, self.plan, self.links, self._rates)
         least = self.plan.acceptance.min_busbw_share
         wanted = BUSBW_SHARE if least is None else least
-        words = f"busbw {figures.busbw_mbps:.1f} of {figures.expected_mbps:.1f} MB/s expected ({100 * figures.share:.0f} %)"
+        text = f"busbw {figures.busbw_mbps:.1f} of {figures.expected_mbps:.1f} MB/s expected ({100 * figures.share:.0f} %)"
         slow = f"slowest link {figures.slowest}, {figures.link_mbps:.0f} Mb/s; at least {100 * wanted:g} % is wanted"
-        return Finding(figures.share >= wanted, words, () if figures.share >= wanted else (slow,), collective=figures)
+        return Finding(figures.share >= wanted, text, () if figures.share >= wanted else (slow,), collective=figures)
 
-    async def climb(self, names: Iterable[str], busy: str = "") -> tuple[Rung, ...]:
+    async def run_levels(self, names: Iterable[str], busy: str = "") -> tuple[LevelResult, ...]:
         """Climb these rungs, bottom first; each regardless of the results below.
 
         busy: why no traffic may be put on the links; rungs that would are reported as skipped.
         """
-        found: list[Rung] = []
+        found: list[LevelResult] = []
         checks: Mapping[str, Check] = {
             "map": self.map,
             "light": self.light,
@@ -297,11 +299,11 @@ class Ladder:
         chosen = set(names)
         for name, check in checks.items():
             if name in chosen and name in TRAFFIC and busy:
-                found.append(Rung(name, True, f"skipped: {busy}", code="SKIPPED"))
+                found.append(LevelResult(name, True, f"skipped: {busy}", code="SKIPPED"))
             elif name in chosen and name == "power" and self.plan.acceptance.target_dbm is None:
-                found.append(Rung(name, True, "skipped: the plan gives no acceptance.target_dbm", code="SKIPPED"))
+                found.append(LevelResult(name, True, "skipped: the plan gives no acceptance.target_dbm", code="SKIPPED"))
             elif name in chosen:
-                found.append(await rung(name, check))
+                found.append(await check_level(name, check))
         return tuple(found)
 
 
@@ -316,11 +318,11 @@ async def ladder(
     keep: Callable[[Readings], None] | None = None,
     power: bool = True,
     busy: str = "",
-) -> tuple[Rung, ...]:
+) -> tuple[LevelResult, ...]:
     """Climb every rung that the plan asks for; each regardless of the results below.
 
     circuits: those of `links`, on their stored paths. observed: what devices hold that were just read; the plan's others are
-    read now. keep: receives the power readings. power: judge it against the plan's target, if any. busy: as `Ladder.climb`.
+    read now. keep: receives the power readings. power: judge it against the plan's target, if any. busy: as `Ladder.run_levels`.
     """
     whole = Ladder(session, plan, links, circuits, observed, hellos, keep)
-    return await whole.climb((name for name in whole.asked_for() if name != "power" or power), busy)
+    return await whole.run_levels((name for name in whole.asked_for() if name != "power" or power), busy)

@@ -8,7 +8,7 @@ from optics import HostPort
 from optics.plain import counted
 from orchestrator.verify import carried
 from orchestrator.verify.badlinks import bad, cable, common
-from orchestrator.verify.case import CABLES, LIKELY, SURE, WEAK, Case, dead, move, top, words_of
+from orchestrator.verify.case import CABLES, LIKELY, SURE, WEAK, Case, dead, move, top, wire_text
 from orchestrator.verify.signals import PlannedLink, Verdict
 
 
@@ -51,7 +51,7 @@ def dead_cables(case: Case) -> Iterator[Verdict]:
     )
     switches = {port: (segment, at) for port, segment, at in cables}
     for port, (segment, switch) in sorted(switches.items()):
-        if port in case.cut or port.host in case.gone or port.host in s.silent or not dead(port, s):
+        if port in case.cut or port.host in case.ended or port.host in s.silent or not dead(port, s):
             continue
         case.cut.add(port)
         case.explained = True
@@ -67,7 +67,7 @@ def dark_planned_links(case: Case) -> Iterator[Verdict]:
     """A planned link without light at a port whose far host lives; the place by the meters and the devices' maps."""
     s = case.signals
     for wire in s.wires:
-        if wire.segment or {port.host for port in wire.ports} & case.gone or set(wire.ports) & case.cut:
+        if wire.segment or {port.host for port in wire.ports} & case.ended or set(wire.ports) & case.cut:
             continue
         dark = [port for port in wire.receivers if s.carriers.get(port) is False]
         if not dark:
@@ -78,11 +78,11 @@ def dark_planned_links(case: Case) -> Iterator[Verdict]:
         ours = {
             name: path for name, path in wire.circuits.items() if any(name.endswith(f"->{port}") for port in dark)
         } or wire.circuits
-        gone = [setting for name in ours for setting in s.missing.get(name, ())]
+        removed = [setting for name in ours for setting in s.missing.get(name, ())]
         places = [f"{name}: {s.lost[name]}" for name in ours if name in s.lost]
-        if gone:
-            evidence.append(f"the device does not hold {', '.join(gone)}")
-            yield Verdict(f"circuit {gone[0]}", "dark-circuit", tuple(evidence), SURE, "testbed restore")
+        if removed:
+            evidence.append(f"the device does not hold {', '.join(removed)}")
+            yield Verdict(f"circuit {removed[0]}", "dark-circuit", tuple(evidence), SURE, "testbed restore")
             continue
         evidence += places
         path = next((ours[name] for name in ours if name in s.lost), next(iter(ours.values()), ()))
@@ -91,9 +91,9 @@ def dark_planned_links(case: Case) -> Iterator[Verdict]:
         silent = [device for setting in path if (device := setting.partition(":")[0]) in s.silent]
         evidence += [f"{device} does not answer: {s.silent[device].splitlines()[0]}" for device in dict.fromkeys(silent)]
         yield Verdict(
-            f"circuit {named}" if named else f"link {words_of(wire)}",
+            f"circuit {named}" if named else f"link {wire_text(wire)}",
             "dark-circuit",
-            (*evidence, f"it carries {words_of(wire)}"),
+            (*evidence, f"it carries {wire_text(wire)}"),
             SURE if places else LIKELY,
             move(wire, dark[0], s),
         )
@@ -110,7 +110,7 @@ def crossed_fibres(case: Case) -> Iterator[Verdict]:
         group = {port}
         while more := {p for p in wrong if p not in group and any(p in at[q].ports or _joined(p, q, wrong, at) for q in group)}:
             group |= more
-        links = sorted({words_of(at[p]) for p in group} | {words_of(at[wrong[p]]) for p in group if wrong[p] in at})
+        links = sorted({wire_text(at[p]) for p in group} | {wire_text(at[wrong[p]]) for p in group if wrong[p] in at})
         case.cut |= {end for p in group for end in at[p].ports}
         case.explained = True
         evidence = tuple(f"{p} receives {wrong[p]}, planned is {_far_end(p, at)}" for p in sorted(group))
@@ -134,18 +134,18 @@ def carried_links(case: Case) -> Iterator[Verdict]:
     if s.state != "running":
         return
     links = {port: wire for wire in s.wires for port in wire.ports if not set(wire.ports) & case.cut}
-    held_up = case.pace.slow or case.stands or case.slowing
+    held_up = case.pace.slow or case.waits or case.slowing
     found = [("slow-link", d, why) for d, why in carried.slow(s) if held_up and not case.explained]
     found += [("lossy-link", d, why) for d, why in carried.lossy(s)]
-    named = {words_of(links[d.sender]) for _, d, _ in found if d.sender in links}
+    named = {wire_text(links[d.sender]) for _, d, _ in found if d.sender in links}
     if len(named) != 1:
         return
     case.explained = True
     kind, direction, _ = next((one for one in found if one[0] == "lossy-link"), found[0])
     wire = links[direction.sender]
     case.cut |= set(wire.ports)
-    evidence = (*(why for _, _, why in found), case.pace.words)
-    yield Verdict(f"link {words_of(wire)}", kind, evidence, LIKELY, move(wire, wire.link.a, s))
+    evidence = (*(why for _, _, why in found), case.pace.message)
+    yield Verdict(f"link {wire_text(wire)}", kind, evidence, LIKELY, move(wire, wire.link.a, s))
 
 
 def bad_links(case: Case) -> Iterator[Verdict]:
@@ -153,14 +153,14 @@ def bad_links(case: Case) -> Iterator[Verdict]:
     s = case.signals
     for wire in s.wires:
         deaf = [port for port in wire.receivers if port in (s.deaf or ()) and port not in case.cut]
-        if not deaf or wire.segment or {port.host for port in wire.ports} & (case.gone | set(s.silent)):
+        if not deaf or wire.segment or {port.host for port in wire.ports} & (case.ended | set(s.silent)):
             continue
         case.cut |= set(wire.ports)
         case.explained = True
-        words = f"{' and '.join(map(str, deaf))} {'has' if len(deaf) == 1 else 'have'} carrier, and no signed frame arrives there"
-        yield Verdict(f"link {words_of(wire)}", "lossy-link", (words,), LIKELY, move(wire, deaf[0], s))
-    found = [b for b in bad(s) if not set(b.wire.ports) & case.cut and not {p.host for p in b.wire.ports} & case.gone]
-    slow = (case.pace.slow or case.stands) and not case.explained
+        text = f"{' and '.join(map(str, deaf))} {'has' if len(deaf) == 1 else 'have'} carrier, and no signed frame arrives there"
+        yield Verdict(f"link {wire_text(wire)}", "lossy-link", (text,), LIKELY, move(wire, deaf[0], s))
+    found = [b for b in bad(s) if not set(b.wire.ports) & case.cut and not {p.host for p in b.wire.ports} & case.ended]
+    slow = (case.pace.slow or case.waits) and not case.explained
     if not found or (s.state == "running" and not slow and all(b.kind == "slow-link" for b in found)):
         return
     if (port := cable(s, found)) is not None:
@@ -176,7 +176,7 @@ def bad_links(case: Case) -> Iterator[Verdict]:
         yield Verdict(f"host {host}", "busy-host", evidence, WEAK, top(host))
         return
     for one in found:
-        effect = (case.pace.words,) if s.state == "running" else ()
+        effect = (case.pace.message,) if s.state == "running" else ()
         sure = SURE if one.weight >= 2 and (slow or s.state != "running") else LIKELY
-        yield Verdict(f"link {words_of(one.wire)}", one.kind, (*one.evidence, *effect), sure, move(one.wire, one.wire.link.a, s))
+        yield Verdict(f"link {wire_text(one.wire)}", one.kind, (*one.evidence, *effect), sure, move(one.wire, one.wire.link.a, s))
     case.explained = True

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from optics import HostName
 from optics.ranks import RankName, host_of_rank
-from orchestrator.hosts.api import Beat, RankTimes
-from orchestrator.hosts.late import FACTOR, ITERATIONS, LEAST_S, START_S, stands
+from orchestrator.hosts.api import Heartbeat, RankTimes
+from orchestrator.hosts.late import FACTOR, ITERATIONS, LEAST_S, START_S, waiting_ranks
 
 RECENT = 5
 """The pace is the median of this many iterations: three slow ones change it, two do not."""
@@ -67,7 +67,7 @@ class Pace:
         return self.iter_ms > max(SLOW * self.usual_ms, self.usual_ms + SPREADS * self.spread_ms)
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """The pace in a sentence."""
         if self.iter_ms is None:
             return "no iteration has ended yet"
@@ -75,9 +75,11 @@ class Pace:
         return now + (f", usual are {self.usual_ms:.0f} ms" if self.usual_ms is not None else ", and what is usual is not known")
 
 
-def pace(beats: Mapping[RankName, Beat], usual_ms: float | None = None, window: int = RECENT) -> Pace:
-    """The pace by the latest `window` iterations that all ranks have ended. usual_ms: of iterations before those in `beats`."""
-    by_rank = {rank: {t.iteration: t for t in beat.times} for rank, beat in beats.items() if beat.times}
+def pace(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None = None, window: int = RECENT) -> Pace:
+    """The pace by the latest `window` iterations that all ranks have ended. usual_ms: of iterations before those in
+    `heartbeats`.
+    """
+    by_rank = {rank: {t.iteration: t for t in heartbeat.times} for rank, heartbeat in heartbeats.items() if heartbeat.times}
     if not by_rank:
         return Pace(0, usual_ms=usual_ms)
     common = sorted(set.intersection(*(set(times) for times in by_rank.values())))
@@ -142,7 +144,7 @@ class LateHost:
         return self.before_ms is not None and self.compute_ms >= FACTOR * self.before_ms
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         share = f"{self.compute_ms / self.others_ms:.1f} times as long as" if self.others_ms else "longer than"
         mine = f"{self.host} computes {self.compute_ms:.0f} ms an iteration, {share} the others' median ({self.others_ms:.0f} ms)"
         mine += f", before it was {self.before_ms:.0f} ms" if self.before_ms is not None else ""
@@ -153,16 +155,16 @@ class LateHost:
         return f"{mine}, and {last}; {waits}"
 
 
-def late(beats: Mapping[RankName, Beat], usual_ms: float | None) -> LateHost | None:
+def late(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None) -> LateHost | None:
     """The host that the others wait for, if there is one beyond the noise in one of WINDOWS."""
-    return next((found for window, share in WINDOWS if (found := _late(pace(beats, usual_ms, window), window, share))), None)
+    return next((found for window, share in WINDOWS if (found := _late(pace(heartbeats, usual_ms, window), window, share))), None)
 
 
-def late_now(beats: Mapping[RankName, Beat], usual_ms: float | None) -> LateHost | None:
+def late_now(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None) -> LateHost | None:
     """The host that made the latest iteration long and is the only one that computes in the present one, each NOW times as long as
     it did before; two in a row name it before the medians do.
     """
-    found = pace(beats, usual_ms, 1)
+    found = pace(heartbeats, usual_ms, 1)
     if found.iter_ms is None or found.usual_ms is None or found.iter_ms < SLOW * found.usual_ms or len(found.compute) < 3:
         return None
     host = max(found.compute, key=lambda name: found.compute[name])
@@ -170,9 +172,9 @@ def late_now(beats: Mapping[RankName, Beat], usual_ms: float | None) -> LateHost
     others = statistics.median(ms for name, ms in found.compute.items() if name != host)
     if before is None or others <= 0 or own < NOW * max(others, before) or own - before < MATTERS * found.usual_ms:
         return None
-    mine = [b for r, b in beats.items() if host_of_rank(r) == host and b.phase == "compute" and b.age_s * 1e3 >= NOW * before]
-    rest = [beat for rank, beat in beats.items() if host_of_rank(rank) != host]
-    if not mine or any(beat.phase != "exchange" for beat in rest):
+    mine = [b for r, b in heartbeats.items() if host_of_rank(r) == host and b.phase == "compute" and b.age_s * 1e3 >= NOW * before]
+    rest = [heartbeat for rank, heartbeat in heartbeats.items() if host_of_rank(rank) != host]
+    if not mine or any(heartbeat.phase != "exchange" for heartbeat in rest):
         return None
     waits = statistics.median(ms for name, ms in found.wait.items() if name != host)
     return LateHost(host, own, others, found.wait[host], waits, 1, 1, before)
@@ -194,21 +196,21 @@ def _late(found: Pace, window: int, share: float) -> LateHost | None:
     return LateHost(host, own, others, found.wait[host], waits, count, found.iterations, found.before.get(host))
 
 
-def stalled_ranks(beats: Mapping[RankName, Beat], usual_ms: float | None) -> tuple[RankName, ...]:
+def stalled_ranks(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None) -> tuple[RankName, ...]:
     """The living ranks that do not go on: their beat has not changed for longer than `hosts/late.py` allows, and they do not pause.
 
     One that has ended its iteration, or writes a checkpoint, stands only while others wait for it.
     """
     limit_s = START_S if usual_ms is None else max(LEAST_S, ITERATIONS * usual_ms / 1e3)
-    standing = {beat.rank for beat in stands(beats.values(), limit_s)}
-    waits = any(beats[rank].phase == "exchange" for rank in standing)
-    return tuple(rank for rank in beats if rank in standing and (beats[rank].phase not in ("end", "save") or waits))
+    waiting = {heartbeat.rank for heartbeat in waiting_ranks(heartbeats.values(), limit_s)}
+    waits = any(heartbeats[rank].phase == "exchange" for rank in waiting)
+    return tuple(rank for rank in heartbeats if rank in waiting and (heartbeats[rank].phase not in ("end", "save") or waits))
 
 
-def hang_words(beats: Mapping[RankName, Beat], ranks: Sequence[RankName]) -> str:
+def hang_text(heartbeats: Mapping[RankName, Heartbeat], ranks: Sequence[RankName]) -> str:
     """The standing ranks in a sentence."""
-    ages = [beats[rank].age_s for rank in ranks]
-    return f"{len(ranks)} of {len(beats)} ranks have stood for {min(ages):.1f} to {max(ages):.1f} s"
+    ages = [heartbeats[rank].age_s for rank in ranks]
+    return f"{len(ranks)} of {len(heartbeats)} ranks have stood for {min(ages):.1f} to {max(ages):.1f} s"
 
 
 def suspects(found: Pace, hosts: Iterable[tuple[HostName, HostName]]) -> list[int]:

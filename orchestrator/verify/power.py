@@ -124,7 +124,7 @@ async def measure(
     Raises: as `PowerMeter.power`.
     """
     circuits = tuple(circuits)
-    there = {without_attenuation(setting): setting for settings in (held or {}).values() for setting in settings}
+    existing = {without_attenuation(setting): setting for settings in (held or {}).values() for setting in settings}
     wanted: dict[DeviceName, set[Port]] = {}
     for circuit in circuits:
         for setting in circuit.path:
@@ -142,7 +142,7 @@ async def measure(
     users = Counter(side for circuit in circuits for setting in circuit.path for side in _sides(setting))
     readings = []
     for circuit in circuits:
-        path = tuple(there.get(without_attenuation(setting), setting) for setting in circuit.path)
+        path = tuple(existing.get(without_attenuation(setting), setting) for setting in circuit.path)
         points, meters = [], [0.0]
         for setting in path:
             device = setting.ingress.device
@@ -153,7 +153,9 @@ async def measure(
                 MeterPoint("in", setting.ingress, found.get(_entering(setting.ingress, lab)), users[_sides(setting)[0]] == 1)
             )
             points.append(MeterPoint("out", setting.egress, found.get(setting.egress), users[_sides(setting)[1]] == 1))
-        missing = () if held is None else tuple(s for s in path if s.ingress.device in held and without_attenuation(s) not in there)
+        missing = (
+            () if held is None else tuple(s for s in path if s.ingress.device in held and without_attenuation(s) not in existing)
+        )
         readings.append(Reading(circuit, path, tuple(points), _expected(path, lab), max(meters), missing))
     return tuple(readings)
 

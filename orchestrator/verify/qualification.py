@@ -60,7 +60,7 @@ class Quality:
         return tuple(self.by_direction[d] for d in sorted(self.by_direction))
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         rates = [link.mbps for link in self.links if link.mbps is not None]
         losses = [link.loss for link in self.links if link.loss is not None]
         slowest = f", slowest {min(rates):.0f} of {self.reference_mbps:.0f} Mb/s" if rates and self.reference_mbps else ""

@@ -107,7 +107,7 @@ class PairSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class LevelResult:
     """One rung of the verification ladder; `evidence` are the lines that show why and where it failed.
 
     code: `OK`, or the rung's own (`E-LIGHT`). notes: remarks that are not failures. timeout_s: the time limit. pairs: set where
@@ -136,7 +136,7 @@ class VerifyReport(JsonReport):
 
     lab: str
     plan: str
-    rungs: tuple[Rung, ...] = ()
+    levels: tuple[LevelResult, ...] = ()
     notes: tuple[str, ...] = ()
     silent: Mapping[str, str] = field(default_factory=dict)
 
@@ -144,7 +144,7 @@ class VerifyReport(JsonReport):
 
     @property
     def ok(self) -> bool:
-        return all(r.ok for r in self.rungs)
+        return all(r.ok for r in self.levels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from optics import HostName, HostPort, Link, LinkKind
 from optics.ranks import RankName
-from orchestrator.hosts.api import Beat, ClockReading, Flow, Load
+from orchestrator.hosts.api import ClockReading, Flow, Heartbeat, Load
 from orchestrator.results import JsonReport
 from orchestrator.verify.qualification import Direction
 from orchestrator.verify.report import LinkQuality
@@ -67,25 +67,22 @@ class Signals:
     """What was read. Whatever was not read is empty or None, and supports no verdict.
 
     job: the name of the latest job, empty if none was launched; state: as `JobStatus.state`. usual_ms: its usual iteration (ms),
-    from before the iterations in `beats`. why: what is known of its end; unlaunched: it is why no rank was begun. moving: a change
-    of the lab or of the job that is under way, in words.
-    plan_file: where the plan that is up is kept, as to be typed; avoid: the words of the `--avoid` that it is up with.
-    silent: hosts and devices that do not answer, with their errors. bare: hosts of the plan or job that answer and run no agent.
-    carriers: of the planned ports. lost: where the light of a circuit (`a->b`) is lost, by the meters. missing: the settings of a
-    circuit that the devices do not hold. deaf: ports with carrier that no signed frame reached, None: not asked.
-    strangers: who is received at ports that should receive another.
-    loads: of the job's hosts. carried: what the job's TCP carried over a link in about a second; past: in ten at most.
-    clocks: of the hosts, compared with this machine.
-    quality: measured traffic per direction. beside: it was measured beside a running job.
-    collective: hosts whose all-reduce alone is slow, with sentences; None: not run.
-    others: evidence of failed rungs of the ladder that no signal above stands for.
-    unread: what could not be read, in words.
+    from before the iterations in `heartbeats`. why: what is known of its end; unlaunched: it is why no rank was begun. moving: a
+    change of the lab or of the job that is under way, in words. plan_file: where the plan that is up is kept, as to be typed;
+    avoid: the words of the `--avoid` that it is up with. silent: hosts and devices that do not answer, with their errors. bare:
+    hosts of the plan or job that answer and run no agent. carriers: of the planned ports. lost: where the light of a circuit
+    (`a->b`) is lost, by the meters. missing: the settings of a circuit that the devices do not hold. deaf: ports with carrier that
+    no signed frame reached, None: not asked. strangers: who is received at ports that should receive another. loads: of the job's
+    hosts. carried: what the job's TCP carried over a link in about a second; past: in ten at most. clocks: of the hosts, compared
+    with this machine. quality: measured traffic per direction. shared: it was measured beside a running job. collective: hosts
+    whose all-reduce alone is slow, with sentences; None: not run. others: evidence of failed rungs of the ladder that no signal
+    above stands for. unread: what could not be read, in words.
     """
 
     job: str = ""
     state: str = "none"
     ranks: tuple[RankName, ...] = ()
-    beats: Mapping[RankName, Beat] = field(default_factory=dict)
+    heartbeats: Mapping[RankName, Heartbeat] = field(default_factory=dict)
     usual_ms: float | None = None
     moving: str = ""
     plan_file: str = ""
@@ -105,7 +102,7 @@ class Signals:
     past: Mapping[Direction, Flow] = field(default_factory=dict)
     clocks: Mapping[HostName, ClockReading] = field(default_factory=dict)
     quality: Mapping[Direction, LinkQuality] | None = None
-    beside: bool = False
+    shared: bool = False
     collective: Mapping[tuple[HostName, ...], str] | None = None
     others: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from optics.ranks import RankName, host_of_rank
 from orchestrator.fabric.cabling import senders
 from orchestrator.fabric.detour import dark_circuits as without_light
 from orchestrator.fabric.lightpath import Held, among
-from orchestrator.hosts.api import Beat, Load
+from orchestrator.hosts.api import Heartbeat, Load
 from orchestrator.session import Observation, Session
 from orchestrator.telemetry.progress import Progress
 from orchestrator.verify import carried
@@ -26,10 +26,10 @@ from orchestrator.verify.degraded import carriers_of, sides
 from orchestrator.verify.diagnosis import at_usual_pace, fault_is_known, is_explained, main_fault, resending
 from orchestrator.verify.forwarding import check_forwarding
 from orchestrator.verify.ladder import PROBE_S
+from orchestrator.verify.level import check_level
 from orchestrator.verify.pace import pace, suspects
 from orchestrator.verify.qualification import LOAD, Direction, batches, better, directions, measure_under_load
 from orchestrator.verify.report import LinkQuality
-from orchestrator.verify.rung import rung
 from orchestrator.verify.signals import PlannedLink, Signals
 
 LOAD_S = 3.0
@@ -88,19 +88,19 @@ def missing(circuits: Sequence[Circuit], held: Held) -> dict[str, tuple[str, ...
     found = {}
     for circuit in circuits:
         read = [setting for setting in circuit.path if setting.ingress.device in held]
-        there = {s for setting in read for s in among({setting}, held[setting.ingress.device])}
-        if gone := tuple(str(setting) for setting in read if setting not in there):
-            found[str(circuit)] = gone
+        existing = {s for setting in read for s in among({setting}, held[setting.ingress.device])}
+        if removed := tuple(str(setting) for setting in read if setting not in existing):
+            found[str(circuit)] = removed
     return found
 
 
-def job_state(stored: str, beats: Mapping[RankName, Beat]) -> str:
+def job_state(stored: str, heartbeats: Mapping[RankName, Heartbeat]) -> str:
     """The state of a job whose record says `stored`, by its ranks that can be asked."""
-    if stored not in ("starting", "running") or not beats:
+    if stored not in ("starting", "running") or not heartbeats:
         return stored
-    if any(beat.state == "running" for beat in beats.values()):
+    if any(heartbeat.state == "running" for heartbeat in heartbeats.values()):
         return "running"
-    return "finished" if all(beat.state == "exited" and beat.code == 0 for beat in beats.values()) else "failed"
+    return "finished" if all(heartbeat.state == "exited" and heartbeat.code == 0 for heartbeat in heartbeats.values()) else "failed"
 
 
 async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Signals:
@@ -136,7 +136,7 @@ async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Si
         sides(session.devices, session.lab, dark),
         crossed(session, subject, signals, answering),
     )
-    beats = await hosts.measure.beats(subject.on_hosts, ranks)
+    heartbeats = await hosts.measure.heartbeats(subject.on_hosts, ranks)
     try:
         clocks = await hosts.measure.clocks(answering)
     except TestbedError as error:
@@ -144,14 +144,14 @@ async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Si
         unread.append(f"clocks: {error.line}")
     if trouble:
         unread.append(trouble)
-    if without := [rank for rank in ranks if rank not in beats]:
+    if without := [rank for rank in ranks if rank not in heartbeats]:
         unread.append(f"no beat of {counted(len(without), 'rank')}: {', '.join(without[:3])}")
     signals = replace(
         with_loads(signals, loads, session),
-        beats=beats,
-        state=job_state(subject.state, beats),
+        heartbeats=heartbeats,
+        state=job_state(subject.state, heartbeats),
         strangers=strangers,
-        lost={str(circuit): words for circuit, words in lost.items()},
+        lost={str(circuit): text for circuit, text in lost.items()},
         clocks=clocks,
         unread=tuple(unread),
     )
@@ -159,8 +159,8 @@ async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Si
     if not ranks or fault_is_known(signals) or (known and not resending(loads)):
         return signals
     loads = await hosts.measure.load(subject.on_hosts, ranks, AGAIN_S if known else LOAD_S)
-    beats = await hosts.measure.beats(subject.on_hosts, ranks)
-    return replace(with_loads(signals, loads, session), beats=beats, state=job_state(subject.state, beats))
+    heartbeats = await hosts.measure.heartbeats(subject.on_hosts, ranks)
+    return replace(with_loads(signals, loads, session), heartbeats=heartbeats, state=job_state(subject.state, heartbeats))
 
 
 def with_loads(signals: Signals, loads: Mapping[HostName, Load], session: Session) -> Signals:
@@ -206,10 +206,10 @@ async def ask_ends(session: Session, subject: DiagnosedJob, signals: Signals, an
 
 
 async def measure_links(
-    session: Session, signals: Signals, links: Sequence[Link], beside: bool, known: Mapping[Direction, LinkQuality]
+    session: Session, signals: Signals, links: Sequence[Link], shared: bool, known: Mapping[Direction, LinkQuality]
 ) -> dict[Direction, LinkQuality]:
     """`known`, and the traffic of these links; those that are bad are measured again, alone, and their better result counts."""
-    share, seconds = (GENTLY, GENTLY_S) if beside else (LOAD, ALONE_S)
+    share, seconds = (GENTLY, GENTLY_S) if shared else (LOAD, ALONE_S)
     hosts, lab = session.hosts, session.lab
 
     async def burst(groups: Sequence[Sequence[Link]]) -> dict[Direction, LinkQuality]:
@@ -221,7 +221,7 @@ async def measure_links(
         return found
 
     found = {**known, **await burst(batches(links))}
-    doubtful = [one.wire.link for one in bad(replace(signals, quality=found, beside=beside)) if one.wire.link in links]
+    doubtful = [one.wire.link for one in bad(replace(signals, quality=found, shared=shared)) if one.wire.link in links]
     for direction, quality in (await burst([[link] for link in doubtful[:FIRST]])).items() if doubtful else ():
         found[direction] = better(found[direction], quality)
     return found
@@ -234,7 +234,7 @@ async def look_closer(
 
     traffic: links may be loaded. Without a running job all links are measured, and an all-reduce is bisected.
     """
-    beside, hosts, lab = signals.state in ("starting", "running", "paused"), session.hosts, session.lab
+    shared, hosts, lab = signals.state in ("starting", "running", "paused"), session.hosts, session.lab
     try:
         signals = await ask_ends(session, subject, signals, answering)
     except TestbedError as error:
@@ -242,24 +242,24 @@ async def look_closer(
     if is_explained(signals):
         return signals
     links = [wire.link for wire in signals.wires if {p.host for p in wire.ports} <= set(answering)]
-    order = suspects(pace(signals.beats, signals.usual_ms), [(link.a.host, link.b.host) for link in links])
+    order = suspects(pace(signals.heartbeats, signals.usual_ms), [(link.a.host, link.b.host) for link in links])
     again = resending(signals.loads)
     chosen = sorted((links[at] for at in order), key=lambda link: not {link.a.host, link.b.host} & set(again))[:MOST]
     first = max(FIRST, sum(bool({link.a.host, link.b.host} & set(again)) for link in chosen)) if len(again) <= 2 else FIRST
     if traffic:
         found: dict[Direction, LinkQuality] = {}
         for part in (chosen[:first], chosen[first:]):
-            if not part or bad(replace(signals, quality=found, beside=beside)):
+            if not part or bad(replace(signals, quality=found, shared=shared)):
                 continue
             progress.update("traffic", len(found), 2 * len(chosen), "directions")
             try:
-                found = await measure_links(session, signals, part, beside, found)
+                found = await measure_links(session, signals, part, shared, found)
             except TestbedError as error:
                 signals = replace(signals, unread=(*signals.unread, f"test traffic: {error.line}"))
                 break
-        signals = replace(signals, quality=found, beside=beside)
+        signals = replace(signals, quality=found, shared=shared)
         if (
-            not beside
+            not shared
             and len(answering) == len({p.host for wire in signals.wires for p in wire.ports})
             and not main_fault(signals).wrong
         ):
@@ -267,20 +267,20 @@ async def look_closer(
             signals = replace(signals, collective=await bisected(hosts, lab, subject.plan, subject.links, rates, progress))
     if main_fault(signals).kind == "unknown":
         mute = [name for name in lab.hosts if name not in answering]
-        pairs = await rung("forwarding", lambda: check_forwarding(hosts, subject.plan, subject.links, lab, mute))
+        pairs = await check_level("forwarding", lambda: check_forwarding(hosts, subject.plan, subject.links, lab, mute))
         if not pairs.ok:
             more = f"{pairs.detail}: {'; '.join(pairs.evidence[:3])}" if pairs.evidence else pairs.detail
             signals = replace(signals, others=(*signals.others, more))
     return signals
 
 
-def read_words(signals: Signals) -> tuple[str, ...]:
+def reading_text(signals: Signals) -> tuple[str, ...]:
     """What was read and measured, a line each."""
     found = []
     if signals.carriers:
         found.append(f"carriers of {counted(len(signals.carriers), 'port')}, maps of the devices")
     if signals.ranks:
-        found.append(f"beats of {len(signals.beats)} of {counted(len(signals.ranks), 'rank')}")
+        found.append(f"beats of {len(signals.heartbeats)} of {counted(len(signals.ranks), 'rank')}")
     if signals.loads:
         found.append(f"processors of {counted(len(signals.loads), 'host')}")
     if signals.clocks:
@@ -290,7 +290,7 @@ def read_words(signals: Signals) -> tuple[str, ...]:
         found.append("signed frames on every lit fibre" + (f", {len(signals.deaf)} ports got none" if signals.deaf else ""))
     if signals.quality:
         rates = [q.mbps for q in signals.quality.values() if q.mbps]
-        where = " beside the job" if signals.beside else ""
+        where = " beside the job" if signals.shared else ""
         span = f"{min(rates, default=0):.0f} to {max(rates, default=0):.0f} Mb/s"
         found.append(f"traffic in {counted(len(signals.quality), 'direction')}{where}, {span}")
     if signals.collective is not None:

@@ -28,7 +28,7 @@ class View(ABC):
     """Whether it is shown of a job that has ended."""
 
     @abstractmethod
-    def words(self, found: Figures) -> str:
+    def text(self, found: Figures) -> str:
         """In a line, what is known of it; `found`: as in `JobStatus.attached`."""
 
     def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
@@ -49,6 +49,6 @@ def views() -> tuple[View, ...]:
     return extension_parts("view", "VIEW")
 
 
-def made_mark(name: str, words: str, *, share: float | None = None, bad: bool = False, cells: Json = None) -> Mark:
+def made_mark(name: str, text: str, *, share: float | None = None, bad: bool = False, cells: Json = None) -> Mark:
     """A mark: `share` of a bar (0 to 1), or `cells`, one word each. bad: it is trouble."""
-    return {"name": name, "words": words, "bad": bad, "share": None if share is None else round(share, 4), "cells": cells}
+    return {"name": name, "message": text, "bad": bad, "share": None if share is None else round(share, 4), "cells": cells}

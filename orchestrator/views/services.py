@@ -24,7 +24,7 @@ class Live(ABC):
     def point(self, point: Point) -> tuple[str, dict[str, Json]] | None:
         """Take a point; what viewers are notified of, in words and as fields, if it is worth that."""
 
-    def standing(self, state: Any) -> None:
+    def state(self, state: Any) -> None:
         """Take the state of the service, every second; None: it never ran."""
         return
 
@@ -33,12 +33,12 @@ class Live(ABC):
         """Whether something that is shown changed since the last call."""
 
     @abstractmethod
-    def words(self) -> str:
+    def text(self) -> str:
         """In a line; empty: there is nothing to show."""
 
     @abstractmethod
     def json(self) -> Json:
-        """None: there is nothing to show. Else `words`, whether it is trouble (`bad`), and `bars`, the latest last: each its
+        """None: there is nothing to show. Else `text`, whether it is trouble (`bad`), and `bars`, the latest last: each its
         height (`share`, 0 to 1), `what` it is in a word, for its colour, and a `title`."""
 
 
@@ -82,10 +82,10 @@ class Services:
         """As `Live.taken`, of any."""
         return True in [live.taken() for live in self.live.values()]  # each is asked
 
-    def words(self) -> list[tuple[str, str]]:
+    def text(self) -> list[tuple[str, str]]:
         """The name and words of each that has something to show."""
-        return [(name, words) for name, live in self.live.items() if (words := live.words())]
+        return [(name, text) for name, live in self.live.items() if (text := live.text())]
 
     def json(self) -> Json:
         """Of each that has something to show, by name."""
-        return {name: told for name, live in self.live.items() if (told := live.json()) is not None}
+        return {name: reply for name, live in self.live.items() if (reply := live.json()) is not None}

@@ -86,9 +86,9 @@ def middle(values: Sequence[float]) -> Middle:
     (the interval of the sign test).
     """
     ranked, number = sorted(values), len(values)
-    outside, ways, k = 0, 1, 0
-    while (outside + ways) * 200 <= (100 - LEVEL) << number:
-        outside, ways, k = outside + ways, ways * (number - k) // (k + 1), k + 1
+    outside, paths, k = 0, 1, 0
+    while (outside + paths) * 200 <= (100 - LEVEL) << number:
+        outside, paths, k = outside + paths, paths * (number - k) // (k + 1), k + 1
     low, high = (ranked[k - 1], ranked[-k]) if k else (None, None)
     return Middle(median(ranked), low, high, ranked[0], ranked[-1], number)
 
@@ -107,13 +107,13 @@ def sweep_table(rows: Sequence[Row], wanted: Sequence[str]) -> tuple[list[list[s
         return [], ""
     cells = [[*names, "trials", *values]]
     cells += [
-        [*(str(row.labels.get(name, "")) for name in names), str(row.trials), *(_words(row.values.get(value)) for value in values)]
+        [*(str(row.labels.get(name, "")) for name in names), str(row.trials), *(_text(row.values.get(value)) for value in values)]
         for row in rows
     ]
     return cells, legend(row.values[value] for row in rows for value in values if value in row.values)
 
 
-def _words(found: Middle | None) -> str:
+def _text(found: Middle | None) -> str:
     if found is None:
         return "-"
     low, high = found.ends
@@ -125,8 +125,8 @@ def _words(found: Middle | None) -> str:
 def legend(found: Iterable[Middle]) -> str:
     """What the ends of these values are: an interval, or a range."""
     few = {each.low is None for each in found if each.least != each.largest}
-    words = {False: f"( ) {LEVEL} % interval of the median", True: "[ ] least and largest: an interval needs 6 trials"}
-    return "; ".join(words[each] for each in sorted(few))
+    texts = {False: f"( ) {LEVEL} % interval of the median", True: "[ ] least and largest: an interval needs 6 trials"}
+    return "; ".join(texts[each] for each in sorted(few))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ class FigureRequest:
         for name in found[0].labels if found and self.x in found[0].labels else ():
             values = list(dict.fromkeys(str(row.labels.get(name)) for row in found))
             if name not in (self.x, self.by) and len(values) > 1:
-                words = f"--figure: {name} differs, too ({', '.join(values[:8])}): choose one, or give it as by"
+                text = f"--figure: {name} differs, too ({', '.join(values[:8])}): choose one, or give it as by"
                 raise Usage(
-                    words,
+                    text,
                     hint=f"testbed experiment sweep show --figure x={self.x},y={self.y},by={self.by or name},{name}={values[0]}",
                 )
         return found
@@ -185,13 +185,13 @@ def draw_figure(wanted: FigureRequest, rows: Sequence[Row], record: CampaignReco
     if not lines:
         raise Missing(f"{record.name}: no trial that is done has {wanted.y} and {wanted.x}", hint="testbed experiment sweep show")
     places = list(dict.fromkeys(at for line in lines.values() for at, _ in line))
-    words = any(isinstance(at, str) for at in places)
+    text = any(isinstance(at, str) for at in places)
     prepare(cache_dir)
     with one_figure(HEIGHT) as (figure, axes):
         figure.set_figwidth(WIDTH)
         for number, (label, line) in enumerate(lines.items()):
-            aside = (number - (len(lines) - 1) / 2) * ASIDE if words else 0.0  # else those of one place hide each other
-            placed = [(places.index(at) + aside if words else float(at), found) for at, found in line]
+            aside = (number - (len(lines) - 1) / 2) * ASIDE if text else 0.0  # else those of one place hide each other
+            placed = [(places.index(at) + aside if text else float(at), found) for at, found in line]
             placed.sort(key=lambda point: point[0])
             axes.errorbar(
                 [at for at, _ in placed],
@@ -204,10 +204,10 @@ def draw_figure(wanted: FigureRequest, rows: Sequence[Row], record: CampaignReco
                 markersize=3,
                 capsize=2,
                 linewidth=1,
-                linestyle="" if words or wanted.x in rows[0].values else "-",
+                linestyle="" if text or wanted.x in rows[0].values else "-",
                 label=str(label) or None,
             )
-        if words:
+        if text:
             ticks = [str(at)[:MOST_TICK] for at in places]
             slant = {"rotation": 20, "ha": "right"} if sum(map(len, ticks)) > ROW else {}
             axes.set_xticks(range(len(places)), ticks, **slant)

@@ -93,11 +93,11 @@ class _Colouring:
             return
         free = np.flatnonzero((self.at[self.ends[links].reshape(-1)] < 0).all(axis=0))
         if len(free) >= colours:
-            for turn in range(colours):
-                mine = links[turn::colours]
-                self.colour[mine] = free[turn]
-                self.at[self.ends[mine, 0], free[turn]] = mine
-                self.at[self.ends[mine, 1], free[turn]] = mine
+            for step in range(colours):
+                mine = links[step::colours]
+                self.colour[mine] = free[step]
+                self.at[self.ends[mine, 0], free[step]] = mine
+                self.at[self.ends[mine, 1], free[step]] = mine
 
     def rest(self, tries: int) -> bool:
         """Colour what is left, link by link, along Kempe chains; recolour others where no chain helps."""
@@ -140,10 +140,10 @@ class _Colouring:
             colour = second if colour == first else first
         if node == avoid:
             return False
-        turned = [(link, second if self.colour[link] == first else first) for link in chain]
-        for link, _ in turned:
+        rotated = [(link, second if self.colour[link] == first else first) for link in chain]
+        for link, _ in rotated:
             self.put(link, -1)
-        for link, colour in turned:
+        for link, colour in rotated:
             self.put(link, colour)
         return True
 

@@ -75,8 +75,8 @@ def _by_ratio(size: int, count: int, candidates: tuple[int, ...]) -> tuple[Choic
 
 def _not_below(count: int, candidates: tuple[int, ...], duplex: bool) -> tuple[Choice, ...]:
     first, last = candidates[0], candidates[-1]
-    rungs = count if duplex else count - 1
-    ratio = (last / first) ** (1 / rungs) if rungs else 1.0
+    levels = count if duplex else count - 1
+    ratio = (last / first) ** (1 / levels) if levels else 1.0
     wanted = float(first)
     unused = list(candidates)
     taken = []
@@ -100,8 +100,8 @@ def walecki(size: int) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, in
     circle, centre = 2 * half, 2 * half
     zigzag = [0] + [point for step in range(1, half + 1) for point in ((step, circle - step) if step < half else (half,))]
     cycles, pairs = [], []
-    for turn in range(half):
-        cycle = [(point + turn) % circle for point in zigzag]
+    for step_number in range(half):
+        cycle = [(point + step_number) % circle for point in zigzag]
         if size % 2 == 0:
             at = next(i for i in range(circle - 1) if (cycle[i] - cycle[i + 1]) % circle == half)
             pairs.append((cycle[at], cycle[at + 1]))

@@ -163,8 +163,8 @@ class Workload(_Part):
         """Number of hosts. Raises: Infeasible - the ranks do not fill them, or fill only one."""
         hosts, left = divmod(self.ranks, self.ranks_per_host)
         if left or hosts < 2:
-            words = f"{self.ranks} ranks do not fill 2 hosts or more of {self.ranks_per_host} ranks"
-            raise Infeasible(words, f"set ranks to {max(2, round(self.ranks / self.ranks_per_host)) * self.ranks_per_host}")
+            text = f"{self.ranks} ranks do not fill 2 hosts or more of {self.ranks_per_host} ranks"
+            raise Infeasible(text, f"set ranks to {max(2, round(self.ranks / self.ranks_per_host)) * self.ranks_per_host}")
         return hosts
 
     @property
@@ -174,9 +174,9 @@ class Workload(_Part):
         apart = split.tensor * split.pipeline
         data = split.data or max(1, self.ranks // apart)
         if data * apart != self.ranks:
-            words = f"tensor {split.tensor} x data {data} x pipeline {split.pipeline} are {data * apart} ranks, not {self.ranks}"
+            text = f"tensor {split.tensor} x data {data} x pipeline {split.pipeline} are {data * apart} ranks, not {self.ranks}"
             nearest = data * apart if split.data else max(1, round(self.ranks / apart)) * apart
-            raise Infeasible(words, f"set ranks to {nearest}, or degrees whose product is {self.ranks}")
+            raise Infeasible(text, f"set ranks to {nearest}, or degrees whose product is {self.ranks}")
         if data % split.expert:
             nearest = min((d for d in range(1, data + 1) if data % d == 0), key=lambda d: (abs(d - split.expert), d))
             raise Infeasible(f"expert groups of {split.expert} do not divide {data} replicas", f"set expert to {nearest}")
@@ -295,9 +295,9 @@ class _Traffic:
 
     def stages(self, activations: float) -> None:
         for stage, replica, part in product(range(self.split.pipeline - 1), range(self.data), range(self.split.tensor)):
-            here, there = self.rank(stage, replica, part), self.rank(stage + 1, replica, part)
-            self.send(here, there, activations / self.split.tensor)
-            self.send(there, here, activations / self.split.tensor)
+            here, existing = self.rank(stage, replica, part), self.rank(stage + 1, replica, part)
+            self.send(here, existing, activations / self.split.tensor)
+            self.send(existing, here, activations / self.split.tensor)
 
     def tables(self, layer: Embedding) -> None:
         size = self.workload.batch * layer.width * self.width
@@ -312,8 +312,8 @@ class _Traffic:
         self.check_stages(layer.blocks)
         if layer.experts % split.expert:
             nearest = round(layer.experts / split.expert) * split.expert or split.expert
-            words = f"{layer.experts} experts do not divide into groups of {split.expert}"
-            raise Infeasible(words, f"set experts to {nearest}, or expert to a divisor of {layer.experts}")
+            text = f"{layer.experts} experts do not divide into groups of {split.expert}"
+            raise Infeasible(text, f"set experts to {nearest}, or expert to a divisor of {layer.experts}")
         tokens = self.workload.batch * layer.sequence * layer.top_k * layer.hidden * self.width
         each = 4 * layer.blocks * tokens / split.expert / split.pipeline
         held = 8 * layer.hidden**2 * layer.blocks * (layer.experts // split.expert) * self.width / (split.tensor * split.pipeline)

@@ -187,7 +187,7 @@ def replan(
         now = Option("reroute now", _around_s(shape, demand, lab, left, remain))
     except Infeasible as error:
         why.append(str(error))
-    ways: list[Option] = []
+    paths: list[Option] = []
     poorer = max((sum(rank in link for link in links) for rank in remain), default=0)
     smaller = replace(lab, n=len(remain), degree=max(lab.degree - poorer, 1))
 
@@ -202,21 +202,21 @@ def replan(
         except Infeasible as error:
             why.append(str(error))
         else:
-            ways.append(rewired("rewire at the next checkpoint", new, _moves(shape, new, remain, links), smaller))
+            paths.append(rewired("rewire at the next checkpoint", new, _moves(shape, new, remain, links), smaller))
             break
     if len(links) == 1 and not hosts:
         try:
-            lent = borrow(shape, links[0], demand.mp, check(shape, lab) if lab.planes else None)
-            ways.append(rewired("borrow a model parallel link", lent.shape, lent.moves, lab))
+            leased = borrow(shape, links[0], demand.mp, check(shape, lab) if lab.planes else None)
+            paths.append(rewired("borrow a model parallel link", leased.shape, leased.moves, lab))
         except Infeasible as error:
             why.append(str(error))
         for still in _exchanges(shape, links[0], left, check(shape, lab) if lab.planes else None):
             dark = dark_s(EXCHANGED, settle_s=settle_s, at_once=at_once, link_up_s=link_up_s)
             with suppress(Infeasible):  # some are cut off
-                ways.append(Option("exchange two links", _around_s(shape, demand, lab, still, remain), dark, EXCHANGED))
+                paths.append(Option("exchange two links", _around_s(shape, demand, lab, still, remain), dark, EXCHANGED))
     best: dict[str, Option] = {}
-    for way in sorted(ways, key=lambda way: (way.iteration_s, way.dark_s)):
-        best.setdefault(way.name, way)
+    for path in sorted(paths, key=lambda path: (path.iteration_s, path.dark_s)):
+        best.setdefault(path.name, path)
     later, *others = best.values() or (None,)
     return Replan(before, now, later, "; ".join(why), tuple(other for other in others if other))
 
@@ -262,10 +262,10 @@ def _without(shape: Shape, links: Sequence[Link]) -> Counter[Link]:
     """The directed links that are left without some. Raises: Infeasible - one is not there."""
     left = Counter(shape.links)
     for a, b in links:
-        for way in ((a, b), (b, a)) if shape.duplex else ((a, b),):
-            if not left[way]:
-                raise Infeasible(f"no link from rank {way[0]} to rank {way[1]}", "name a link of the topology")
-            left[way] -= 1
+        for path in ((a, b), (b, a)) if shape.duplex else ((a, b),):
+            if not left[path]:
+                raise Infeasible(f"no link from rank {path[0]} to rank {path[1]}", "name a link of the topology")
+            left[path] -= 1
     return left
 
 
@@ -273,11 +273,11 @@ def _around_s(shape: Shape, demand: Demand, lab: Lab, left: Counter[Link], remai
     """An iteration with every step and pair on shortest paths over the links that are left."""
     alive = np.zeros(shape.n, dtype=bool)
     alive[list(remain)] = True
-    over = Shape(shape.n, shape.degree, False, (), tuple(sorted(way for way in left.elements() if alive[list(way)].all())))
-    spared = replace(shape, rings=tuple(replace(ring, order=tuple(m for m in ring.order if alive[m])) for ring in shape.rings))
+    over = Shape(shape.n, shape.degree, False, (), tuple(sorted(path for path in left.elements() if alive[list(path)].all())))
+    left_out = replace(shape, rings=tuple(replace(ring, order=tuple(m for m in ring.order if alive[m])) for ring in shape.rings))
     groups = [Group(g.id, tuple(m for m in g.members if alive[m]), g.bytes) for g in demand.groups]
     groups = [group for group in groups if len(group.members) > 1]
-    own, others = ring_steps(spared, groups)
+    own, others = ring_steps(left_out, groups)
     carried = [drain_s(over, even_loads(over, loads), lab) for loads in (own + others, demand.mp * np.outer(alive, alive))]
     rounds = max((2 * (len(group.members) - 1) for group in groups), default=0)
     return demand.compute_s + sum(carried) + rounds * lab.alpha_s
@@ -289,9 +289,9 @@ def _moves(old: Shape, new: Shape, remain: Sequence[int], failed: Sequence[Link]
     def key(a: int, b: int) -> Link:
         return (min(a, b), max(a, b)) if old.duplex else (a, b)
 
-    there = Counter(key(a, b) for a, b in old.cables.tolist()) - Counter(key(a, b) for a, b in failed)
+    existing = Counter(key(a, b) for a, b in old.cables.tolist()) - Counter(key(a, b) for a, b in failed)
     wanted = Counter(key(remain[a], remain[b]) for a, b in new.cables.tolist())
-    return (there - wanted).total() + (wanted - there).total()
+    return (existing - wanted).total() + (wanted - existing).total()
 
 
 # what a move costs

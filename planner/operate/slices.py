@@ -33,8 +33,8 @@ class Machine:
             0 < part <= side and side % part == 0 for side, part in zip(self.sides, self.block, strict=False)
         )
         if not fits or not self.sides:
-            words = f"blocks of {times(self.block)} do not fill a grid of {times(self.sides)}"
-            raise Infeasible(words, f"take blocks of {times((1,) * len(self.sides))}")
+            text = f"blocks of {times(self.block)} do not fill a grid of {times(self.sides)}"
+            raise Infeasible(text, f"take blocks of {times((1,) * len(self.sides))}")
 
     @property
     def hosts(self) -> int:
@@ -63,8 +63,8 @@ class Slice:
 
     def __post_init__(self) -> None:
         if not self.boxes:
-            words = f"a slice of {times(self.sides)} is not made of whole blocks of {times(self.machine.block)}"
-            raise Infeasible(words, f"take a slice of {times(self.machine.block)}, or a multiple")
+            text = f"a slice of {times(self.sides)} is not made of whole blocks of {times(self.machine.block)}"
+            raise Infeasible(text, f"take a slice of {times(self.machine.block)}, or a multiple")
         if self.size > self.machine.blocks:
             few = f"{self.machine.hosts} hosts of {times(self.machine.sides)}"
             raise Infeasible(
@@ -76,8 +76,8 @@ class Slice:
         """The slice as blocks along each side of the machine, for each order of its sides that blocks divide."""
         if len(self.sides) != len(self.machine.sides) or min(self.sides) < 1:
             return ()
-        turned = dict.fromkeys(permutations(self.sides))
-        divided = [[divmod(side, part) for side, part in zip(one, self.machine.block, strict=True)] for one in turned]
+        rotated = dict.fromkeys(permutations(self.sides))
+        divided = [[divmod(side, part) for side, part in zip(one, self.machine.block, strict=True)] for one in rotated]
         return tuple(tuple(blocks for blocks, _ in one) for one in divided if not any(rest for _, rest in one))
 
     @property
@@ -138,15 +138,17 @@ def probability(wanted: Slice, failures: int, *, reconfigurable: bool) -> Fracti
         raise Infeasible(f"{failures} failures among {machine.hosts} hosts", f"take 0 to {machine.hosts}")
     each = prod(machine.block)
     touched = range(-(-failures // each), min(failures, machine.blocks) + 1)
-    ways = sum(
+    paths = sum(
         _survived(wanted, blocks, reconfigurable) * covering(blocks, each, failures) for blocks in touched
     )  # sets of blocks that leave a slice, and ways to fail in just these
-    return Fraction(ways, comb(machine.hosts, failures))
+    return Fraction(paths, comb(machine.hosts, failures))
 
 
 def covering(blocks: int, each: int, failures: int) -> int:
     """In how many ways hosts can fail in blocks of `each` hosts so that every block has a failure (inclusion and exclusion)."""
-    return sum((-1) ** spared * comb(blocks, spared) * comb(each * (blocks - spared), failures) for spared in range(blocks + 1))
+    return sum(
+        (-1) ** left_out * comb(blocks, left_out) * comb(each * (blocks - left_out), failures) for left_out in range(blocks + 1)
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -181,9 +183,9 @@ class _Hitting:
         if key not in self.known:
             # One block of the first place is in the set. By the first that is: those before it are not.
             count, left = 0, places
-            for spared, block in enumerate(_bits(min(places, key=lambda place: (place.bit_count(), place)))):
+            for left_out, block in enumerate(_bits(min(places, key=lambda place: (place.bit_count(), place)))):
                 hit = frozenset(place for place in left if not place & block)
-                count += self.sets(hit, free - spared - 1, size - 1)
+                count += self.sets(hit, free - left_out - 1, size - 1)
                 self.work += len(left) ** 2 // 8
                 left = _least({place & ~block for place in left})
             self.known[key] = count

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-Way = tuple[Hashable, ...]
+FlowPath = tuple[Hashable, ...]
 """The links of a path, in order; any hashable value can name a link."""
 
 
@@ -48,7 +48,7 @@ class RingFlow:
     """One order of a group: bytes of the buffer's part it carries, and the path of each step."""
 
     bytes: float
-    steps: tuple[Way, ...]
+    steps: tuple[FlowPath, ...]
 
     @property
     def wire(self) -> float:
@@ -63,13 +63,13 @@ class StepFlow:
 
     bytes: float
     members: int
-    sends: tuple[tuple[int, float, Way], ...]
+    sends: tuple[tuple[int, float, FlowPath], ...]
 
     def seconds(self, bytes_per_s: float, alpha_s: float = 0.0) -> float:
         """Reducing and gathering: each step lasts as its fullest link, and alpha_s."""
         steps: dict[int, Counter[Hashable]] = {}
-        for step, part, way in self.sends:
-            for link in way:
+        for step, part, path in self.sends:
+            for link in path:
                 steps.setdefault(step, Counter())[link] += part * self.bytes / self.members  # type: ignore[assignment]
         return 2 * sum(fullest(loads) / bytes_per_s + alpha_s for loads in steps.values())
 
@@ -77,8 +77,8 @@ class StepFlow:
     def loads(self) -> Counter[Hashable]:
         """Bytes on each link, both directions of the schedule; they are as many backwards on the links back."""
         found: Counter[Hashable] = Counter()
-        for _, part, way in self.sends:
-            for link in way:
+        for _, part, path in self.sends:
+            for link in path:
                 found[link] += 2 * part * self.bytes / self.members  # type: ignore[assignment]
         return found
 
@@ -88,7 +88,7 @@ class PairFlow:
     """Bytes from one rank to another, and the paths they may take."""
 
     bytes: float
-    ways: tuple[Way, ...]
+    paths: tuple[FlowPath, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ def ring_loads(rings: Iterable[RingFlow]) -> Counter[Hashable]:
     """Bytes on each link."""
     found: Counter[Hashable] = Counter()
     for ring in rings:
-        for way in ring.steps:
-            for link in way:
+        for path in ring.steps:
+            for link in path:
                 found[link] += ring.wire  # type: ignore[assignment]
     return found
 
@@ -130,8 +130,8 @@ def pair_loads(flows: Sequence[PairFlow], parts: Sequence[Sequence[float]]) -> C
     """Bytes on each link when each flow sends the given share of its bytes over each of its paths."""
     found: Counter[Hashable] = Counter()
     for flow, shares in zip(flows, parts, strict=True):
-        for way, share in zip(flow.ways, shares, strict=True):
-            for link in way:
+        for path, share in zip(flow.paths, shares, strict=True):
+            for link in path:
                 found[link] += share * flow.bytes  # type: ignore[assignment]
     return found
 
@@ -143,20 +143,20 @@ def transfers_s(loads: Mapping[Hashable, float], bytes_per_s: float, alpha_s: fl
 
 def spread(flows: Sequence[PairFlow], least: float = 1 / 16) -> list[tuple[float, ...]]:
     """The share of each flow on each of its paths that minimises the fullest link; shares below `least` are dropped."""
-    if all(len(flow.ways) == 1 for flow in flows):
+    if all(len(flow.paths) == 1 for flow in flows):
         return [(1.0,) for _ in flows]
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
-    links = {link: row for row, link in enumerate(dict.fromkeys(link for flow in flows for way in flow.ways for link in way))}
-    first = np.cumsum([0, *(len(flow.ways) for flow in flows)])
+    links = {link: row for row, link in enumerate(dict.fromkeys(link for flow in flows for path in flow.paths for link in path))}
+    first = np.cumsum([0, *(len(flow.paths) for flow in flows)])
     columns, unit = int(first[-1]) + 1, max((flow.bytes for flow in flows), default=1.0)
     rows: list[int] = []
     at: list[int] = []
     values: list[float] = []
     for flow, start in zip(flows, first, strict=False):
-        for number, way in enumerate(flow.ways):
-            for link in way:
+        for number, path in enumerate(flow.paths):
+            for link in path:
                 rows.append(links[link])
                 at.append(int(start) + number)
                 values.append(flow.bytes / unit / (link.speed if isinstance(link, Shared) else 1.0))
@@ -166,7 +166,7 @@ def spread(flows: Sequence[PairFlow], least: float = 1 / 16) -> list[tuple[float
     whole = [
         (index, int(start) + k)
         for index, (flow, start) in enumerate(zip(flows, first, strict=False))
-        for k in range(len(flow.ways))
+        for k in range(len(flow.paths))
     ]
     goal = np.zeros(columns)
     goal[-1] = 1.0
@@ -179,7 +179,7 @@ def spread(flows: Sequence[PairFlow], least: float = 1 / 16) -> list[tuple[float
         bounds=(0, None),
         method="highs",
     )
-    shares = [tuple(found.x[start : start + len(flow.ways)]) for flow, start in zip(flows, first, strict=False)]
+    shares = [tuple(found.x[start : start + len(flow.paths)]) for flow, start in zip(flows, first, strict=False)]
     return [_kept(part, least) for part in shares]
 
 

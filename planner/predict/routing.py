@@ -44,10 +44,10 @@ class Routes:
     def by_destination(self) -> bool:
         """Whether every host has one next hop per destination, so that routes by destination suffice."""
         following: dict[Pair, int] = {}
-        for (_, dst), ways in self.paths.items():
-            for path, _ in ways:
-                for here, there in pairwise(path):
-                    if following.setdefault((here, dst), there) != there:
+        for (_, dst), paths in self.paths.items():
+            for path, _ in paths:
+                for here, existing in pairwise(path):
+                    if following.setdefault((here, dst), existing) != existing:
                         return False
         return True
 
@@ -55,8 +55,8 @@ class Routes:
         """How many rules each host needs."""
         own: list[set[tuple[int, int]]] = [set() for _ in range(self.n)]
         transit: list[set[tuple[int, int]]] = [set() for _ in range(self.n)]
-        for (src, dst), ways in self.paths.items():
-            for path, _ in ways:
+        for (src, dst), paths in self.paths.items():
+            for path, _ in paths:
                 own[src].add((dst, path[1]))
                 for before, here in pairwise(path[:-1]):
                     transit[here].add((before, dst))
@@ -76,10 +76,10 @@ def even(shape: Shape, pairs: Iterable[Pair] | None = None) -> Routes:
             yield (dst,), 1.0
             return
         nearer = _nearer(shape, here, dst)
-        links = sum(int(shape.adjacency[here, there]) for there in nearer)
-        for there in nearer:
-            for path, weight in spread(there, dst):
-                yield (here, *path), weight * int(shape.adjacency[here, there]) / links
+        links = sum(int(shape.adjacency[here, existing]) for existing in nearer)
+        for existing in nearer:
+            for path, weight in spread(existing, dst):
+                yield (here, *path), weight * int(shape.adjacency[here, existing]) / links
 
     return _routes(shape, pairs, lambda src, dst: tuple(spread(src, dst)))
 
@@ -102,15 +102,15 @@ def k_shortest(shape: Shape, k: int, pairs: Iterable[Pair] | None = None) -> Rou
     """The k shortest paths without a host twice, used evenly; among equals the first in order of ranks."""
     if k < 1:
         raise Infeasible(f"{k} paths for a pair", "ask for 1 or more")
-    beside = [np.flatnonzero(row).tolist() for row in shape.adjacency]
+    neighbours = [np.flatnonzero(row).tolist() for row in shape.adjacency]
 
     def of_length(path: list[int], dst: int, length: int) -> Iterator[Path]:
         if length == 0:
             yield tuple(path)
             return
-        for there in beside[path[-1]]:
-            if there not in path and 0 <= shape.hops[there, dst] <= length - 1 and (there != dst or length == 1):
-                yield from of_length([*path, there], dst, length - 1)
+        for place in neighbours[path[-1]]:
+            if place not in path and 0 <= shape.hops[place, dst] <= length - 1 and (place != dst or length == 1):
+                yield from of_length([*path, place], dst, length - 1)
 
     def shortest(src: int, dst: int) -> Weighted:
         found: list[Path] = []
@@ -133,16 +133,16 @@ def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512, work
     if (hops[demand > 0] < 0).any():
         src, dst = np.argwhere((demand > 0) & (hops < 0))[0].tolist()
         raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
-    here, there = np.nonzero(shape.adjacency)
-    links = shape.adjacency[here, there]
+    here, existing = np.nonzero(shape.adjacency)
+    links = shape.adjacency[here, existing]
     parts = [slice(first, min(first + block, n)) for first in range(0, n, block)]
-    pieces = (((here, there, links), np.ascontiguousarray(hops[:, part]), demand[:, part].copy()) for part in parts)
+    pieces = (((here, existing, links), np.ascontiguousarray(hops[:, part]), demand[:, part].copy()) for part in parts)
     along = np.zeros(len(here))
     for sums in spread(workers, _loads_to, pieces):
         for of_distance in sums:
             along += of_distance
     loads = np.zeros((n, n))
-    loads[here, there] = along
+    loads[here, existing] = along
     return loads
 
 
@@ -157,7 +157,7 @@ def _loads_to(
     """
     from scipy.sparse import csr_array
 
-    here, there, links = graph
+    here, existing, links = graph
     n = len(away)
     slot = np.arange(len(here)) - np.searchsorted(here, here)
     slots = int(slot.max(initial=-1)) + 1
@@ -169,9 +169,9 @@ def _loads_to(
             (np.ones(out.stop - out.start), (here[out] - rows.start, np.arange(out.stop - out.start))),
             shape=(count, out.stop - out.start),
         )
-        in_ = np.flatnonzero((there >= rows.start) & (there < rows.stop))
+        in_ = np.flatnonzero((existing >= rows.start) & (existing < rows.stop))
         arriving = csr_array(
-            (links[in_].astype(np.float64), (slot[in_] * count + there[in_] - rows.start, here[in_])), shape=(slots * count, n)
+            (links[in_].astype(np.float64), (slot[in_] * count + existing[in_] - rows.start, here[in_])), shape=(slots * count, n)
         )
         pieces.append((rows, out, np.flatnonzero(links[out] > 1), leaving, arriving))
     unit, nearer = np.empty_like(waiting), np.empty_like(waiting)
@@ -180,13 +180,13 @@ def _loads_to(
         np.copyto(nearer, away == distance - 1)
         sums = np.zeros(len(here))
         for rows, out, several, leaving, _ in pieces:
-            ways = nearer[there[out]]
-            ways[several] *= links[out][several, None]
-            total = leaving @ ways
+            paths = nearer[existing[out]]
+            paths[several] *= links[out][several, None]
+            total = leaving @ paths
             total[away[rows] != distance] = np.inf
             np.divide(waiting[rows], total, out=unit[rows])
-            ways *= unit[here[out]]
-            sums[out] = ways.sum(axis=1)
+            paths *= unit[here[out]]
+            sums[out] = paths.sum(axis=1)
         found.append(sums)
         if distance == 1:
             break
@@ -201,8 +201,8 @@ def _loads_to(
 def deadlock(routes: Routes) -> tuple[Channel, ...]:
     """A cycle of channels that wait for each other if the fabric is lossless; empty if there is none."""
     following: dict[Channel, set[Channel]] = {}
-    for ways in routes.paths.values():
-        for path, _ in ways:
+    for paths in routes.paths.values():
+        for path, _ in paths:
             _depend(following, path)
     try:
         TopologicalSorter(following).prepare()
@@ -216,7 +216,7 @@ def lossless_classes(routes: Routes) -> dict[Path, int]:
     """A priority for each path so that none has a cycle of waiting channels; first fit, long paths first."""
     classes: list[dict[Channel, set[Channel]]] = []
     found: dict[Path, int] = {}
-    every = {path for ways in routes.paths.values() for path, _ in ways}
+    every = {path for paths in routes.paths.values() for path, _ in paths}
     for path in sorted(every, key=lambda path: (-len(path), path)):
         for number in range(len(classes) + 1):
             if number == len(classes):
@@ -258,9 +258,9 @@ def _nearer(shape: Shape, here: int, dst: int) -> list[int]:
     return nearer
 
 
-def _routes(shape: Shape, pairs: Iterable[Pair] | None, ways: Callable[[int, int], Weighted]) -> Routes:
+def _routes(shape: Shape, pairs: Iterable[Pair] | None, paths: Callable[[int, int], Weighted]) -> Routes:
     wanted = every_pair(shape) if pairs is None else sorted(set(pairs))
     for src, dst in wanted:
         if shape.hops[src, dst] < 0:
             raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
-    return Routes(shape.n, {(src, dst): ways(src, dst) for src, dst in wanted})
+    return Routes(shape.n, {(src, dst): paths(src, dst) for src, dst in wanted})

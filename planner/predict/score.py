@@ -29,7 +29,7 @@ class Score:
     fails: int
     worst_diameter: int | None
 
-    def beats(self, other: Score) -> tuple[str, ...]:
+    def better_than(self, other: Score) -> tuple[str, ...]:
         """The names of the figures that are better than those of `other`, beyond rounding."""
         better = [name for name in ("allreduce_s", "mp_s", "hops", "diameter") if _less(getattr(self, name), getattr(other, name))]
         return (*better, *(("fails",) if self.fails > other.fails else ()))
@@ -44,7 +44,7 @@ def directed_rings(shape: Shape, members: Collection[int]) -> tuple[tuple[int, .
     (two ranks have but one)."""
     same = frozenset(members)
     orders = [ring.order for ring in shape.rings if len(ring.order) == len(same) > 1 and frozenset(ring.order) == same]
-    return tuple(way for order in orders for way in ((order, order[::-1]) if shape.duplex and len(order) > 2 else (order,)))
+    return tuple(path for order in orders for path in ((order, order[::-1]) if shape.duplex and len(order) > 2 else (order,)))
 
 
 def ring_bytes(group: Group, rings: int = 1) -> float:
@@ -123,8 +123,8 @@ def survives(shape: Shape) -> int:
 
     graph = csr_array(shape.adjacency.astype(np.int32))
     backwards = csr_array(shape.adjacency.T.astype(np.int32))
-    ways = (graph,) if shape.duplex else (graph, backwards)
-    return min(int(maximum_flow(way, 0, other).flow_value) for way in ways for other in range(1, shape.n))
+    paths = (graph,) if shape.duplex else (graph, backwards)
+    return min(int(maximum_flow(path, 0, other).flow_value) for path in paths for other in range(1, shape.n))
 
 
 def worst_diameter(shape: Shape) -> int | None:

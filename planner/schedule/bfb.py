@@ -82,9 +82,9 @@ def _counted(hops: NDArray[np.integer[Any]], masks: NDArray[np.int64], degree: i
 
 def allreduce(shape: Shape) -> Cost:
     """A reduce-scatter (an all-gather backwards, on the links turned round) and an all-gather: steps and load of both together."""
-    there = cost(shape)
-    back = there if shape.duplex else cost(Shape(shape.n, shape.degree, False, (), tuple((b, a) for a, b in shape.links)))
-    return Cost(there.steps + back.steps, there.load + back.load)
+    present = cost(shape)
+    back = present if shape.duplex else cost(Shape(shape.n, shape.degree, False, (), tuple((b, a) for a, b in shape.links)))
+    return Cost(present.steps + back.steps, present.load + back.load)
 
 
 def schedule(shape: Shape) -> tuple[Send, ...]:
@@ -108,19 +108,19 @@ def division(patterns: tuple[tuple[int, int], ...], degree: int) -> dict[int, tu
     """For (set of links, how many shards they alone can bring) the part each link brings of each such shard: least fullest link."""
     from scipy.optimize import linprog
 
-    ways = [(mask, count, slot) for mask, count in patterns for slot in range(degree) if mask >> slot & 1]
-    full = np.zeros((degree, len(ways) + 1))
-    whole = np.zeros((len(patterns), len(ways) + 1))
+    paths = [(mask, count, slot) for mask, count in patterns for slot in range(degree) if mask >> slot & 1]
+    full = np.zeros((degree, len(paths) + 1))
+    whole = np.zeros((len(patterns), len(paths) + 1))
     rows = {mask: row for row, (mask, _) in enumerate(patterns)}
-    for column, (mask, count, slot) in enumerate(ways):
+    for column, (mask, count, slot) in enumerate(paths):
         full[slot, column] = count
         whole[rows[mask], column] = 1.0
     full[:, -1] = -1.0
-    aim = np.zeros(len(ways) + 1)
+    aim = np.zeros(len(paths) + 1)
     aim[-1] = 1.0
     answer = linprog(aim, A_ub=full, b_ub=np.zeros(degree), A_eq=whole, b_eq=np.ones(len(patterns)), method="highs")
     parts: dict[int, tuple[tuple[int, float], ...]] = {mask: () for mask, _ in patterns}
-    for (mask, _, slot), part in zip(ways, answer.x[:-1], strict=True):
+    for (mask, _, slot), part in zip(paths, answer.x[:-1], strict=True):
         if part > 1e-9:
             parts[mask] += ((slot, float(part)),)
     return parts

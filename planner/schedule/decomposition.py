@@ -143,11 +143,11 @@ def _around(links: Whole) -> Whole:
     for start in range(len(links)):
         here = start
         while left[here].any():
-            there = int(left[here].argmax())
-            left[here, there] -= 1
-            left[there, here] -= 1
-            arcs[here, there] += 1
-            here = there
+            existing = int(left[here].argmax())
+            left[here, existing] -= 1
+            left[existing, here] -= 1
+            arcs[here, existing] += 1
+            here = existing
     return arcs
 
 

@@ -2,7 +2,7 @@
 
 Between two slots the fabric is dark while circuits move: duty = dwell / (dwell + dark). A pair's bytes wait for the slots in which
 it has a link. Sums go pair by pair, too: each member sends each other its part to reduce, then its sum to gather; both phases, and
-transfers before them, take whole cycles (`Periodic`), or as long as it takes from the slot in which they begin (`Turning`).
+transfers before them, take whole cycles (`Periodic`), or as long as it takes from the slot in which they begin (`RoutedSlots`).
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ class Periodic:
 
 
 @dataclass(frozen=True, eq=False)
-class Turning:
+class RoutedSlots:
     """Slots in turn with the routes of each, over several links where hosts forward.
 
     shares: for each slot an array (links, n, n), the share of the bytes from row to column that takes a link; a pair with none has
-    no path in that slot, and waits. dwell_s: that hosts send in each slot; dark_s: before the next. nights: as `shares`, over the
-    links that stay lit in the dark after each slot; none: nobody sends then.
+    no path in that slot, and waits. dwell_s: that hosts send in each slot; dark_s: before the next. dark_shares: as `shares`, over
+    the links that stay lit in the dark after each slot; none: nobody sends then.
     """
 
     shares: tuple[NDArray[np.float64], ...]
     dwell_s: float
     dark_s: float
-    nights: tuple[NDArray[np.float64], ...] = ()
+    dark_shares: tuple[NDArray[np.float64], ...] = ()
 
     @property
     def period_s(self) -> float:
@@ -86,8 +86,8 @@ class Turning:
         for slot, shares in enumerate(self.shares):
             begin_s = slot * self.period_s
             found.append((shares, begin_s, begin_s + self.dwell_s))
-            if self.nights:
-                found.append((self.nights[slot], begin_s + self.dwell_s, begin_s + self.period_s))
+            if self.dark_shares:
+                found.append((self.dark_shares[slot], begin_s + self.dwell_s, begin_s + self.period_s))
         return tuple(found)
 
     def from_(self, begin_s: float) -> Iterator[tuple[int, float, float]]:
@@ -191,8 +191,8 @@ MOST_CYCLES = 50
 
 
 def mean_s(
-    transfers: Turning,
-    sums: Turning,
+    transfers: RoutedSlots,
+    sums: RoutedSlots,
     demand: Demand,
     bytes_per_s: float,
     iterations: int = 16,
@@ -215,19 +215,19 @@ def mean_s(
 
 
 def ring_mean_s(
-    turning: Turning, rings: Sequence[Sequence[int]], size: float, bytes_per_s: float, compute_s: float, iterations: int = 16
+    routed: RoutedSlots, rings: Sequence[Sequence[int]], size: float, bytes_per_s: float, compute_s: float, iterations: int = 16
 ) -> float:
     """Time of an iteration that computes, then reduces a buffer of `size` bytes over rings in equal parts; the mean of many."""
     now_s, first_s = 0.0, 0.0
     for number in range(iterations + 1):
         begin_s = now_s + compute_s
-        now_s = max(turning.ring_end_s(ring, size / len(rings), bytes_per_s, begin_s) for ring in rings)
+        now_s = max(routed.ring_end_s(ring, size / len(rings), bytes_per_s, begin_s) for ring in rings)
         first_s = first_s if number else now_s
     return (now_s - first_s) / iterations
 
 
 def direct(slots: Sequence[Shape]) -> tuple[NDArray[np.float64], ...]:
-    """Shares of `Turning` for pairs that use their own links only."""
+    """Shares of `RoutedSlots` for pairs that use their own links only."""
     found = []
     for slot in slots:
         share = np.zeros((len(slot.arcs), slot.n, slot.n))

@@ -21,8 +21,8 @@ def round_robin(n: int) -> tuple[Matching, ...]:
     """Matchings that join every pair once: n - 1 of them for even n, n with one rank idle in each for odd n (circle method)."""
     seats = n + n % 2
     rounds = []
-    for turn in range(seats - 1):
-        circle = [(place + turn) % (seats - 1) for place in range(seats - 1)]
+    for step in range(seats - 1):
+        circle = [(place + step) % (seats - 1) for place in range(seats - 1)]
         pairs = [(seats - 1, circle[0])] + [(circle[i], circle[seats - 1 - i]) for i in range(1, seats // 2)]
         rounds.append(tuple(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < n)))
     return tuple(rounds)
@@ -69,7 +69,7 @@ def opera(n: int, planes: int) -> Slots:
     if len(parts) == 1:
         return parts
     steps = [(slot // planes, slot % planes) for slot in range(len(parts) * planes)]
-    return tuple(tuple(parts[(turn + (plane <= moved)) % len(parts)][plane] for plane in range(planes)) for turn, moved in steps)
+    return tuple(tuple(parts[(step + (plane <= moved)) % len(parts)][plane] for plane in range(planes)) for step, moved in steps)
 
 
 PATTERNS: Mapping[str, Callable[[int, int], Slots]] = {"round-robin": together, "staggered": staggered, "opera": opera}

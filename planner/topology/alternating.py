@@ -69,7 +69,7 @@ class Seen:
 
     Of several chains: how many have ended, strategies tried in them, the most that all may try."""
 
-    turn: int
+    step: int
     tried: int
     budget: int
     best_s: float
@@ -157,7 +157,7 @@ def alternate(
     tried = 0
     try:
         for found in spread(workers, _chain, ((given, number) for number in range(chains))):
-            tried += sum(turn.tried for turn in found.rounds)
+            tried += sum(step.tried for step in found.rounds)
             if best is None or found.iteration_s < best.iteration_s:
                 best = found
             if watch is not None and not watch(Seen(found.chain + 1, tried, chains * rounds * budget, best.iteration_s)):
@@ -282,7 +282,7 @@ class _Search:
         return Demand(self.n, demand.groups, mp, demand.compute_s)
 
     def strategy(
-        self, costs: _Costs, chosen: Sequence[int], budget: int, turn: int, known_s: float
+        self, costs: _Costs, chosen: Sequence[int], budget: int, step: int, known_s: float
     ) -> tuple[float, list[int], _Costs, int, int]:
         """The best strategy the chain meets: time, options, its topology, tried, taken. known_s: the best of other turns."""
         here, now = list(chosen), costs.seconds(chosen)
@@ -294,7 +294,7 @@ class _Search:
             if (
                 tried % WATCH_EVERY == 0
                 and self.watch is not None
-                and not self.watch(Seen(turn, tried, budget, min(least, known_s)))
+                and not self.watch(Seen(step, tried, budget, min(least, known_s)))
             ):
                 self.stopped = True
                 break

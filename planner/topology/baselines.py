@@ -101,21 +101,21 @@ def _mixed(links: list[list[int]], duplex: bool, rng: np.random.Generator) -> li
     def key(a: int, b: int) -> tuple[int, int]:
         return (a, b) if not duplex or a < b else (b, a)
 
-    there = {key(a, b) for a, b in links}
-    order = sorted(there)
-    for first, second, turn in zip(
+    existing = {key(a, b) for a, b in links}
+    order = sorted(existing)
+    for first, second, step in zip(
         rng.integers(len(order), size=MIXING * len(order)).tolist(),
         rng.integers(len(order), size=MIXING * len(order)).tolist(),
         rng.integers(2, size=MIXING * len(order)).tolist(),
         strict=True,
     ):
         (a, b), (c, d) = order[first], order[second]
-        if duplex and turn:
+        if duplex and step:
             c, d = d, c
         new = key(a, d), key(c, b)
-        if len({a, b, c, d}) == 4 and new[0] not in there and new[1] not in there:
-            there -= {order[first], order[second]}
-            there |= {*new}
+        if len({a, b, c, d}) == 4 and new[0] not in existing and new[1] not in existing:
+            existing -= {order[first], order[second]}
+            existing |= {*new}
             order[first], order[second] = new
     return order
 

@@ -59,17 +59,17 @@ def circulant(n: int, steps: Sequence[int], *, duplex: bool = True) -> Shape:
 
 def kautz(degree: int, n: int) -> Shape:
     """Generalised Kautz graph (Imase and Itoh): i to -degree * i - a modulo n for a from 1 to degree; loops leave ports free."""
-    ways = [(i, (-degree * i - a) % n) for i in range(n) for a in range(1, degree + 1)]
-    return graph(n, [(a, b) for a, b in ways if a != b], duplex=False)
+    paths = [(i, (-degree * i - a) % n) for i in range(n) for a in range(1, degree + 1)]
+    return graph(n, [(a, b) for a, b in paths if a != b], duplex=False)
 
 
 def de_bruijn(degree: int, length: int) -> Shape:
     """Words of `length` letters, each leading to those it overlaps; the loops at words of one letter become a ring of those."""
     n = degree**length
-    ways = [(i, (i * degree + a) % n) for i in range(n) for a in range(degree)]
-    loops = [a for a, b in ways if a == b]
+    paths = [(i, (i * degree + a) % n) for i in range(n) for a in range(degree)]
+    loops = [a for a, b in paths if a == b]
     joined = [(a, loops[(place + 1) % len(loops)]) for place, a in enumerate(loops)] if len(loops) > 1 else []
-    return graph(n, [way for way in ways if way[0] != way[1]] + joined, duplex=False)
+    return graph(n, [path for path in paths if path[0] != path[1]] + joined, duplex=False)
 
 
 def torus(*sides: int) -> Shape:
@@ -80,9 +80,9 @@ def torus(*sides: int) -> Shape:
         at = np.unravel_index(place, sides)
         for axis, side in enumerate(sides):
             if side > 2 or (side == 2 and at[axis] == 0):
-                beside = [int(x) for x in at]
-                beside[axis] = (beside[axis] + 1) % side
-                edges.append((place, int(np.ravel_multi_index(beside, sides))))
+                neighbours = [int(x) for x in at]
+                neighbours[axis] = (neighbours[axis] + 1) % side
+                edges.append((place, int(np.ravel_multi_index(neighbours, sides))))
     return graph(n, edges)
 
 
@@ -95,9 +95,9 @@ def twisted_torus(*sides: int) -> Shape:
     """
     short = min(sides, default=0)
     if short < 2 or set(sides) == {short}:
-        words = "x".join(map(str, sides))
+        text = "x".join(map(str, sides))
         raise Infeasible(
-            f"a torus of {words} has no longer side to twist along", f"take sides such as {short or 2}x{2 * (short or 2)}"
+            f"a torus of {text} has no longer side to twist along", f"take sides such as {short or 2}x{2 * (short or 2)}"
         )
     edges = []
     for place in range(prod(sides)):
@@ -140,15 +140,15 @@ def line(shape: Shape) -> Shape:
     after: dict[int, list[int]] = {}
     for place, (src, _) in enumerate(shape.links):
         after.setdefault(src, []).append(place)
-    ways = [(place, other) for place, (_, dst) in enumerate(shape.links) for other in after[dst] if other != place]
-    return graph(len(shape.links), ways, duplex=False)
+    paths = [(place, other) for place, (_, dst) in enumerate(shape.links) for other in after[dst] if other != place]
+    return graph(len(shape.links), paths, duplex=False)
 
 
 def widened(shape: Shape, copies: int) -> Shape:
     """Degree expansion: each rank becomes `copies`, each joined to all copies of its neighbours."""
     n, edges = shape.n, shape.cables.tolist()
-    ways = [(a + n * i, b + n * j) for a, b in edges for i in range(copies) for j in range(copies)]
-    return graph(n * copies, ways, duplex=shape.duplex)
+    paths = [(a + n * i, b + n * j) for a, b in edges for i in range(copies) for j in range(copies)]
+    return graph(n * copies, paths, duplex=shape.duplex)
 
 
 def cartesian(first: Shape, second: Shape) -> Shape:
@@ -156,9 +156,9 @@ def cartesian(first: Shape, second: Shape) -> Shape:
     if first.duplex != second.duplex:
         raise Infeasible("a product of duplex and simplex links", "take two of one kind")
     m, n = first.n, second.n
-    ways = [(a * n + i, b * n + i) for a, b in first.cables.tolist() for i in range(n)]
-    ways += [(i * n + a, i * n + b) for a, b in second.cables.tolist() for i in range(m)]
-    return graph(m * n, ways, duplex=first.duplex)
+    paths = [(a * n + i, b * n + i) for a, b in first.cables.tolist() for i in range(n)]
+    paths += [(i * n + a, i * n + b) for a, b in second.cables.tolist() for i in range(m)]
+    return graph(m * n, paths, duplex=first.duplex)
 
 
 # the best for a size and a degree

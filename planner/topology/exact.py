@@ -66,7 +66,7 @@ class Findings:
         first = self.best[0]
         if self.totient is None:
             return "totient strides give no topology here"
-        better = first.score.beats(self.totient.score)
+        better = first.score.better_than(self.totient.score)
         if not better:
             return "totient strides are not beaten"
         figures = [_gain(name, getattr(self.totient.score, name), getattr(first.score, name)) for name in better]

@@ -46,10 +46,10 @@ def _descended(start: Links, dice: NDArray[np.float64], anything: int, judge: Ju
     links = list(start)
     out = neighbours(judge.n, links, duplex)
     best = judge.hops(out)
-    for number, (first, second, turn) in enumerate(dice.tolist()):
+    for number, (first, second, step) in enumerate(dice.tolist()):
         i, j = int(first * len(links)), int(second * len(links))
         (a, b), (c, d) = links[i], links[j]
-        if duplex and turn < 0.5:
+        if duplex and step < 0.5:
             c, d = d, c
         # a-b and c-d become a-d and c-b
         if len({a, b, c, d}) < 4 or d in out[a] or b in out[c]:

@@ -25,8 +25,8 @@ def circulants(n: int, degree: int, duplex: bool, judge: Judge, alike: bool) -> 
     for steps in choices:
         if gcd(n, *steps) != 1:
             continue
-        turned = ((u * s % n for s in steps) for u in units)
-        same = min(tuple(sorted(min(s, n - s) if duplex else s for s in other)) for other in turned)
+        rotated = ((u * s % n for s in steps) for u in units)
+        same = min(tuple(sorted(min(s, n - s) if duplex else s for s in other)) for other in rotated)
         if same in seen:
             continue
         seen.add(same)
@@ -85,7 +85,7 @@ def _dihedral_table(m: int) -> list[list[int]]:
     """Turns 0 to m - 1, then reflections: x * y is x after y."""
 
     def times(x: int, y: int) -> int:
-        turn = x % m + (-(y % m) if x >= m else y % m)
-        return turn % m + (m if (x >= m) != (y >= m) else 0)
+        step = x % m + (-(y % m) if x >= m else y % m)
+        return step % m + (m if (x >= m) != (y >= m) else 0)
 
     return [[times(x, y) for y in range(2 * m)] for x in range(2 * m)]

@@ -35,9 +35,9 @@ class _Search:
             self.add(a, b)
 
     def add(self, a: int, b: int) -> None:
-        for here, there in ((a, b), (b, a)) if self.duplex else ((a, b),):
-            self.count[here, there] += 1
-            self.out[here].add(there)
+        for here, existing in ((a, b), (b, a)) if self.duplex else ((a, b),):
+            self.count[here, existing] += 1
+            self.out[here].add(existing)
 
     def rings(self, count: int) -> list[Order] | None:
         """Take that many cycles out of what is left; None if there are not so many, and `out` is unchanged."""
@@ -81,10 +81,10 @@ class _Search:
 
     def take(self, cycle: Order) -> None:
         for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True):
-            for here, there in ((a, b), (b, a)) if self.duplex else ((a, b),):
-                self.count[here, there] -= 1
-                if not self.count[here, there]:
-                    self.out[here].discard(there)
+            for here, existing in ((a, b), (b, a)) if self.duplex else ((a, b),):
+                self.count[here, existing] -= 1
+                if not self.count[here, existing]:
+                    self.out[here].discard(existing)
 
     def put_back(self, cycle: Order) -> None:
         for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True):

@@ -32,10 +32,10 @@ class Judge:
         for _ in range(self.n):
             total += waiting
             further = []
-            for here, beside in enumerate(out):
+            for here, neighbour in enumerate(out):
                 mine = reached[here]
-                for there in beside:
-                    mine |= reached[there]
+                for existing in neighbour:
+                    mine |= reached[existing]
                 further.append(mine)
             if further == reached:
                 return float("inf")

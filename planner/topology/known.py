@@ -34,14 +34,14 @@ LARGEST = {
 
 
 @dataclass(frozen=True)
-class Turning:
+class VoltageGraph:
     """A graph by its turns, described above."""
 
     n: int
     degree: int
     folds: int
     fixed: int
-    ways: tuple[tuple[int, int, int], ...]
+    paths: tuple[tuple[int, int, int], ...]
 
     @property
     def name(self) -> str:
@@ -50,16 +50,16 @@ class Turning:
 
     def edges(self) -> Edges:
         """Its links, each once, the smaller rank first."""
-        return tuple(sorted({(min(a, b), max(a, b)) for a, b in self._ways()}))
+        return tuple(sorted({(min(a, b), max(a, b)) for a, b in self._paths()}))
 
-    def _ways(self) -> Iterator[tuple[int, int]]:
+    def _paths(self) -> Iterator[tuple[int, int]]:
         folds = self.folds
-        for i, j, step in self.ways:
-            for turn in range(folds):
-                yield i * folds + turn, j * folds + (turn + step) % folds
+        for i, j, step in self.paths:
+            for step_number in range(folds):
+                yield i * folds + step_number, j * folds + (step_number + step) % folds
         for orbit in range(self.degree // folds if self.fixed else 0):
-            for turn in range(folds):
-                yield self.n - 1, orbit * folds + turn
+            for step_number in range(folds):
+                yield self.n - 1, orbit * folds + step_number
 
 
 def polarity(order: int) -> Edges:
@@ -75,12 +75,12 @@ def polarity(order: int) -> Edges:
 
 
 @cache
-def known() -> dict[tuple[int, int], Turning]:
+def known() -> dict[tuple[int, int], VoltageGraph]:
     """All stored graphs by ranks and degree."""
     found = {}
     for row in SEARCHED.replace("\n ", " ").splitlines():
         head, _, tail = row.partition(":")
         n, degree, folds, fixed = map(int, head.split())
-        numbers = [[int(number) for number in way.split(",")] for way in tail.split()]
-        found[n, degree] = Turning(n, degree, folds, fixed, tuple((i, j, s) for i, j, s in numbers))
+        numbers = [[int(number) for number in direction.split(",")] for direction in tail.split()]
+        found[n, degree] = VoltageGraph(n, degree, folds, fixed, tuple((i, j, s) for i, j, s in numbers))
     return found

@@ -154,8 +154,8 @@ def _assigned(weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], float]:
             seen[at] = True
             cycle.append(at)
             at = int(partner[at])
-        ways = [list(zip(cycle[turn::2], cycle[turn + 1 :: 2], strict=False)) for turn in (0, 1)]
-        pairs += max(ways, key=lambda way: sum(weight[a, b] for a, b in way))
+        paths = [list(zip(cycle[step::2], cycle[step + 1 :: 2], strict=False)) for step in (0, 1)]
+        pairs += max(paths, key=lambda path: sum(weight[a, b] for a, b in path))
     return np.array(pairs, dtype=np.int64).reshape(-1, 2), bound
 
 
@@ -210,11 +210,11 @@ def _largest(rows: NDArray[np.float64]) -> NDArray[np.int64]:
     return found
 
 
-def _dual(weight: NDArray[np.float64], own: NDArray[np.float64], turns: int = 6) -> float:
+def _dual(weight: NDArray[np.float64], own: NDArray[np.float64], steps: int = 6) -> float:
     """The sum of prices of ranks that no pair outweighs, which bounds every matching: additive fits, lowered by turns."""
     price = np.stack([own, weight.max(axis=1) / 2])
     price = np.maximum(price, _most_after(weight, price))
-    for _ in range(turns):
+    for _ in range(steps):
         price = (price + _most_after(weight, price)) / 2
     return min(float(np.maximum(one, 0.0).sum()) for one in price)
 

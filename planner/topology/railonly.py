@@ -37,10 +37,10 @@ class Rails:
     def rails(self) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(range(place, self.n, self.size)) for place in range(self.size))
 
-    def way(self, src: int, dst: int) -> tuple[int, ...]:
+    def path(self, src: int, dst: int) -> tuple[int, ...]:
         """Within the domain first, then along the destination's rail; two stages at most."""
-        turn = src // self.size * self.size + dst % self.size
-        return tuple(dict.fromkeys((src, turn, dst)))
+        step = src // self.size * self.size + dst % self.size
+        return tuple(dict.fromkeys((src, step, dst)))
 
     def iteration_s(self, demand: Demand) -> float:
         """Compute (the demand's, its pipeline's bubble included), then transfers (within domains, then along rails), then sums.
@@ -55,9 +55,9 @@ class Rails:
                 size = float(demand.mp[src, dst])
                 if not size:
                     continue
-                turn = src // self.size * self.size + dst % self.size
-                inner[src] += size if turn != src else 0.0
-                outer[turn] += size if turn != dst else 0.0
+                step = src // self.size * self.size + dst % self.size
+                inner[src] += size if step != src else 0.0
+                outer[step] += size if step != dst else 0.0
         transfers = max(inner) / hb + max(outer) / rail
         sums_hb, sums_rail = [0.0] * self.n, [0.0] * self.n
         for group in demand.groups:

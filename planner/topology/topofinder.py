@@ -124,7 +124,7 @@ def find(demand: Demand, lab: Lab, *, rules: Rules = "paper", seed: int = 0) -> 
         matches = matchings(demand.mp, work.left, rules=rules, seed=seed)
     pairs = [pair for match in matches for pair in match.pairs]
     if not lab.duplex:
-        pairs = [way for a, b in pairs for way in ((a, b), (b, a))]
+        pairs = [path for a, b in pairs for path in ((a, b), (b, a))]
     shape = Shape(demand.n, lab.degree, lab.duplex, tuple(found_rings), tuple(pairs))
     idle = int((lab.degree - np.bincount(shape.cables.reshape(-1) if lab.duplex else shape.cables[:, 0], minlength=demand.n)).sum())
     if idle:

@@ -77,16 +77,16 @@ def routed(pairs: Sequence[Pair], n: int, taken: Sequence[int] = ()) -> tuple[Sp
 
     taken: stretches already in use, as bits for each wavelength. A local optimum: the least largest cut may be smaller.
     """
-    ways = [(Span(a, (b - a) % n), Span(b, (a - b) % n)) for a, b in pairs]
+    paths = [(Span(a, (b - a) % n), Span(b, (a - b) % n)) for a, b in pairs]
     load = np.array([sum(mask >> k & 1 for mask in taken) for k in range(n)], dtype=np.int64)
 
     def over(span: Span) -> NDArray[np.int64]:
         return np.array([span.mask(n) >> k & 1 for k in range(n)], dtype=np.int64)
 
-    arcs = [(over(one), over(other)) for one, other in ways]
-    chosen = [int(other.length < one.length) for one, other in ways]
-    for way, arc in zip(chosen, arcs, strict=True):
-        load = load + arc[way]
+    arcs = [(over(one), over(other)) for one, other in paths]
+    chosen = [int(other.length < one.length) for one, other in paths]
+    for path, arc in zip(chosen, arcs, strict=True):
+        load = load + arc[path]
     better = True
     while better:
         better = False
@@ -94,7 +94,7 @@ def routed(pairs: Sequence[Pair], n: int, taken: Sequence[int] = ()) -> tuple[Sp
             now = load - arc[chosen[index]] + arc[1 - chosen[index]]
             if (now.max(initial=0), int((now**2).sum())) < (load.max(initial=0), int((load**2).sum())):
                 load, chosen[index], better = now, 1 - chosen[index], True
-    return tuple(both[way] for both, way in zip(ways, chosen, strict=True))
+    return tuple(both[path] for both, path in zip(paths, chosen, strict=True))
 
 
 def fit(spans: Sequence[Span], n: int, taken: Sequence[int], steps: int = STEPS) -> tuple[tuple[int, ...] | None, bool]:
@@ -133,7 +133,7 @@ def first_fit(pairs: Sequence[Pair], n: int) -> Colouring:
     used: list[int] = []
     colours = []
     for mask in (span.mask(n) for span in spans):
-        colour = next((c for c, there in enumerate(used) if not there & mask), len(used))
+        colour = next((c for c, existing in enumerate(used) if not existing & mask), len(used))
         used += [0] * (colour == len(used))
         used[colour] |= mask
         colours.append(colour)
@@ -152,7 +152,7 @@ def _order(spans: Sequence[Span], masks: Sequence[int], n: int, stretch: int) ->
 def _greedy(spans: Sequence[Span], masks: Sequence[int], n: int, taken: Sequence[int], stretch: int) -> tuple[int, ...] | None:
     used, colours = list(taken), [0] * len(spans)
     for index in _order(spans, masks, n, stretch):
-        colour = next((c for c, there in enumerate(used) if not there & masks[index]), None)
+        colour = next((c for c, existing in enumerate(used) if not existing & masks[index]), None)
         if colour is None:
             return None
         used[colour] |= masks[index]
@@ -169,17 +169,17 @@ def _searched(masks: Sequence[int], order: Sequence[int], used: list[int], steps
         if at == len(order):
             return True
         index, tried = order[at], set()
-        for colour, there in enumerate(used):
-            if there & masks[index] or there in tried:
+        for colour, location in enumerate(used):
+            if location & masks[index] or location in tried:
                 continue
-            tried.add(there)
+            tried.add(location)
             if left <= 0:
                 return False
             left -= 1
-            used[colour], colours[index] = there | masks[index], colour
+            used[colour], colours[index] = location | masks[index], colour
             if place(at + 1):
                 return True
-            used[colour] = there
+            used[colour] = location
         return False
 
     if place(0):
@@ -225,8 +225,8 @@ def placed(demand: Demand, nodes: Sequence[int], n: int, seed: int = 1) -> tuple
         return min(((nodes[0], *one) if whole else one for one in orders), key=lambda at: _weight(wanted, at, n))
     rng = np.random.default_rng(seed)
     least = _weight(wanted, best, n)
-    for turn in range(RESTARTS):
-        at = list(nodes) if turn == 0 else [nodes[k] for k in rng.permutation(len(nodes)).tolist()]
+    for step in range(RESTARTS):
+        at = list(nodes) if step == 0 else [nodes[k] for k in rng.permutation(len(nodes)).tolist()]
         now, better = _weight(wanted, at, n), True
         while better:
             better = False
@@ -248,7 +248,7 @@ def _weight(wanted: Sequence[Flow], at: Sequence[int], n: int) -> tuple[float, f
     load = [0.0] * n
     for flow in wanted:
         for a, b in steps_of(ring_order(flow.members, at)):
-            start, length = min((at[a], (at[b] - at[a]) % n), (at[b], (at[a] - at[b]) % n), key=lambda way: way[1])
+            start, length = min((at[a], (at[b] - at[a]) % n), (at[b], (at[a] - at[b]) % n), key=lambda path: path[1])
             for stretch in range(start, start + length):
                 load[stretch % n] += flow.bytes
     return round(max(load), 3), round(sum(load), 3)
@@ -308,8 +308,8 @@ def _filled(
 ) -> Linked:
     open_ = list(units)
     while open_:
-        there = [frozenset(pair) for unit in chosen for pair in steps_of(unit.order)]
-        counts = [sum(one.order == u.order for one in chosen) if u.group else there.count(frozenset(u.order)) for u in open_]
+        existing = [frozenset(pair) for unit in chosen for pair in steps_of(unit.order)]
+        counts = [sum(one.order == u.order for one in chosen) if u.group else existing.count(frozenset(u.order)) for u in open_]
         shares = [u.bytes / (count or 0.5) for u, count in zip(open_, counts, strict=True)]
         unit = open_[shares.index(max(shares))]
         found = _fitted([*chosen, unit], at, n, taken)

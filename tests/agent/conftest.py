@@ -30,12 +30,12 @@ def spaces() -> Iterator[Callable[[str], Space]]:
 @pytest.fixture(scope="module")
 def shared_host(spaces: Callable[[str], Space]) -> Space:
     """A provisioned host with two ports, joined to a far end that is nobody's committer, its own committer running."""
-    here, there = spaces("gpu01"), spaces("far")
+    here, other = spaces("gpu01"), spaces("far")
     for port in (1, 2):
-        here.fibre(port, there, port)
+        here.fibre(port, other, port)
     [made] = here.agent("provision", facts("gpu01", 1, 2))
     assert made.get("changed"), made
-    here.far = there  # type: ignore[attr-defined]
+    here.far = other  # type: ignore[attr-defined]
     assert here.agent("start")[0].get("started") is True
     return here
 

@@ -80,7 +80,7 @@ class Job:
         return self.peer.ask(f"job.{op}", name=self.name, **fields)
 
     def rows(self) -> list[dict[str, Any]]:
-        return list(self.ask("turns")["ranks"])
+        return list(self.ask("ring_changes")["ranks"])
 
     def connected(self, count: int = 2) -> Job:
         until(lambda: len(self.rows()) == count)

@@ -36,8 +36,8 @@ class Space:
     def run(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.argv(*command), input=stdin, capture_output=True, text=True, env=ENV, timeout=20)
 
-    def ip(self, *words: str) -> str:
-        done = self.run("ip", *words)
+    def ip(self, *argv: str) -> str:
+        done = self.run("ip", *argv)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -29,7 +29,7 @@ def ended(peer: Peer, name: str, limit_s: float = 5.0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "words"),
+    ("line", "code", "text"),
     [
         (b"what?", "bad-request", "not a JSON line"),
         (b"[1]", "bad-request", "a request is a JSON object"),
@@ -57,12 +57,12 @@ def ended(peer: Peer, name: str, limit_s: float = 5.0) -> dict[str, Any]:
         (b'{"id":1,"op":"adopt"}', "bad-request", "two descriptors are needed"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_and_the_channel_stays(peer: Peer, line: bytes, code: str, words: str) -> None:
+def test_a_request_that_makes_no_sense_is_refused_and_the_channel_stays(peer: Peer, line: bytes, code: str, text: str) -> None:
     peer.write(line + b"\n")
     answer = peer.line()
     assert answer is not None
     assert (answer["ok"], answer["code"]) == (False, code)
-    assert words in answer["error"]
+    assert text in answer["error"]
     assert peer.ask("hello")["ok"]
 
 
@@ -124,19 +124,19 @@ def test_ports_are_sampled_while_a_job_runs_and_no_longer(host: Space, peer: Pee
     while keepers(host) and time.monotonic() < give_up:
         time.sleep(0.05)
     assert keepers(host) == 0
-    for words, why in (
+    for message, why in (
         ({"name": "long"}, "does not run"),
         ({"name": "../x"}, "letters"),
         ({"name": "j", "interval_s": 9}, "possible"),
     ):
-        assert why in peer.ask("counters.keep", **words)["error"]
+        assert why in peer.ask("counters.keep", **message)["error"]
     assert peer.ask("counters.kept", name="never")["data"] == ""
 
 
 def keepers(host: Space) -> int:
     """Processes of the host that write down what its ports count."""
-    said = host.run("sh", "-c", "for one in /proc/[0-9]*/fd/1; do readlink $one; done").stdout
-    return sum("/ports/" in place for place in said.splitlines())
+    output = host.run("sh", "-c", "for one in /proc/[0-9]*/fd/1; do readlink $one; done").stdout
+    return sum("/ports/" in place for place in output.splitlines())
 
 
 def test_a_file_of_a_job_is_read_piece_by_piece_in_whole_lines(peer: Peer) -> None:
@@ -224,34 +224,34 @@ def as_nobody(host: Space) -> Iterator[Peer]:
 
 
 def test_a_job_runs_as_the_user_that_provisioning_names(as_nobody: Peer) -> None:
-    words = 'id -u; id -g; echo "$HOME $USER"; nice; ulimit -l; grep -E "^(NoNewPrivs|CapEff)" /proc/self/status; echo here >file'
-    started = as_nobody.ask("job.start", name="j", argv=["sh", "-c", words], checkpoints="j.c")
+    text = 'id -u; id -g; echo "$HOME $USER"; nice; ulimit -l; grep -E "^(NoNewPrivs|CapEff)" /proc/self/status; echo here >file'
+    started = as_nobody.ask("job.start", name="j", argv=["sh", "-c", text], checkpoints="j.c")
     assert ended(as_nobody, "j")["code"] == 0, as_nobody.ask("job.tail", name="j")
     nobody = pwd.getpwnam("nobody")
-    said = as_nobody.ask("job.tail", name="j")["data"].splitlines()
-    assert said[:2] == [str(nobody.pw_uid), str(nobody.pw_gid)]
-    assert said[2] == f"{started['directory']} nobody" and said[3] == "0"
-    assert "CapEff:\t0000000000000000" in said and "NoNewPrivs:\t1" in said
+    lines = as_nobody.ask("job.tail", name="j")["data"].splitlines()
+    assert lines[:2] == [str(nobody.pw_uid), str(nobody.pw_gid)]
+    assert lines[2] == f"{started['directory']} nobody" and lines[3] == "0"
+    assert "CapEff:\t0000000000000000" in lines and "NoNewPrivs:\t1" in lines
     assert as_nobody.ask("job.tail", name="j", file="file")["data"] == "here\n"
 
 
 def test_a_users_job_reaches_nothing_of_ours_and_of_other_jobs(host: Space, as_nobody: Peer) -> None:
     other = as_nobody.ask("job.start", name="other", argv=["true"])["directory"]
-    words = (
+    text = (
         f"cd {other}/..; ls . ../checkpoints; cat ../provision.json ../started/j.json; touch x ../x;"
         " touch ../checkpoints/x ../workloads/x; echo '{}' >../started/j.json;"
         " echo 0 >../started/j.exit; cat /run/testbed/state.json; ls /run/testbed;"
         " mv j gone; exit 9"
     )
-    as_nobody.ask("job.start", name="j", argv=["sh", "-c", words])
+    as_nobody.ask("job.start", name="j", argv=["sh", "-c", text])
     assert ended(as_nobody, "j")["code"] == 9
-    said = as_nobody.ask("job.tail", name="j")["data"]
-    assert len(said.splitlines()) == 13 and all("denied" in line for line in said.splitlines()), said
+    output = as_nobody.ask("job.tail", name="j")["data"]
+    assert len(output.splitlines()) == 13 and all("denied" in line for line in output.splitlines()), output
 
 
 def test_a_users_job_stops_like_any_other_one_and_leaves_nobody_behind(as_nobody: Peer) -> None:
-    words = "sleep 1000 & trap 'echo bye; exit 7' TERM; echo here; while :; do sleep 0.02; done"
-    as_nobody.ask("job.start", name="polite", argv=["sh", "-c", words])
+    text = "sleep 1000 & trap 'echo bye; exit 7' TERM; echo here; while :; do sleep 0.02; done"
+    as_nobody.ask("job.start", name="polite", argv=["sh", "-c", text])
     while not as_nobody.ask("job.tail", name="polite")["data"]:
         time.sleep(0.01)
     stopped = as_nobody.ask("job.stop", name="polite", grace_s=3)
@@ -300,8 +300,8 @@ def test_a_plans_word_for_the_jobs_directory_does_not_count(peer: Peer) -> None:
 
 
 def test_attaching_imports_only_what_is_built_into_the_interpreter(tmp_path: Path) -> None:
-    def imported(*words: str) -> set[str]:
-        argv = [sys.executable, "-S", "-E", "-X", "importtime", *words]
+    def imported(*arguments: str) -> set[str]:
+        argv = [sys.executable, "-S", "-E", "-X", "importtime", *arguments]
         done = subprocess.run(argv, env={"TESTBED_RUN": str(tmp_path)}, capture_output=True, text=True, timeout=20)
         return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
 

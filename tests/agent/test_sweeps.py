@@ -24,11 +24,11 @@ US = 1000
 
 
 class Daemon:
-    """The timers of a daemon, which the test calls; `said` are the answers to requests."""
+    """The timers of a daemon, which the test calls; `reported` are the answers to requests."""
 
     def __init__(self) -> None:
         self.timers: list[Callable[[], object]] = []
-        self.said: list[Any] = []
+        self.reported: list[Any] = []
         self.handoff = SimpleNamespace(clean=lambda: None)
         self.slots = SimpleNamespace(notices=SimpleNamespace(clean=lambda: None))
         self.mechanisms: list[Any] = []
@@ -44,9 +44,9 @@ class Daemon:
 
     def attempt(self, act: Callable[[], Any]) -> None:
         try:
-            self.said.append(act())
+            self.reported.append(act())
         except Failure as failure:
-            self.said.append(str(failure))
+            self.reported.append(str(failure))
 
     def go_on(self) -> int:
         """Call timers until there are none; return how many."""
@@ -139,4 +139,4 @@ def test_a_job_that_waited_for_a_search_is_not_started_once_a_newer_run_has_the_
     here.start({"name": "mine", "argv": ["true"], "token": 4}, daemon.attempt)
     daemon.fence.check("fence", {"token": 5})
     daemon.go_on()
-    assert daemon.said == ["job.start of a run with token 4: a newer run, with token 5, holds this host"]
+    assert daemon.reported == ["job.start of a run with token 4: a newer run, with token 5, holds this host"]

@@ -20,7 +20,7 @@ from orchestrator.store.options import UpOptions
 from orchestrator.verbs import change as engine
 from tests.house.repository import ROOT
 
-WORDS = "interrupted; rolled back, everything is as before"
+TEXTS = "interrupted; rolled back, everything is as before"
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ class Waiting:
         except asyncio.CancelledError:
             await asyncio.sleep(0.05)
             self.reverted.set()
-            raise Interrupted(WORDS) from None
+            raise Interrupted(TEXTS) from None
 
 
 def test_a_call_gets_the_settings_and_a_store_of_the_opened_lab(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_an_interrupt_waits_until_the_engine_has_reverted_its_step(lab: Lab, mon
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt, match=WORDS) as caught:
+    with pytest.raises(KeyboardInterrupt, match=TEXTS) as caught:
         lab.status()
     assert verb.reverted.is_set() and isinstance(caught.value.__cause__, Interrupted)
 

@@ -120,8 +120,8 @@ def test_type_checkers_know_every_parameter_and_result(tmp_path: Path) -> None:
     good.write_text(TYPED)
     lines = "\n".join(f"    {line}" for line in WRONG)
     bad.write_text(f"from optical_testbed import Lab\n\ndef script(lab: Lab) -> None:\n{lines}\n")
-    words = [sys.executable, "-m", "mypy", "--strict", "--config-file", ROOT / "pyproject.toml", "--no-error-summary"]
-    done = subprocess.run([*words, good, bad], cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    argv = [sys.executable, "-m", "mypy", "--strict", "--config-file", ROOT / "pyproject.toml", "--no-error-summary"]
+    done = subprocess.run([*argv, good, bad], cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
     found = done.stdout.splitlines()
     assert not [line for line in found if "good.py" in line], done.stdout
     errors_at = {int(line.split(":")[1]): line for line in found if ": error:" in line and "bad.py" in line}

@@ -73,11 +73,11 @@ def test_a_plan_may_be_a_file_a_dict_values_or_a_design() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [(7, "got int"), ([1], "got list"), ({"name": {1, 2}}, "cannot be written as JSON"), ({"x": float("nan")}, "as JSON")],
 )
-def test_what_is_no_plan_is_refused(given: object, says: str) -> None:
-    with pytest.raises(BadFile, match=says):
+def test_what_is_no_plan_is_refused(given: object, message: str) -> None:
+    with pytest.raises(BadFile, match=message):
         source(given)  # type: ignore[arg-type]
 
 
@@ -126,7 +126,7 @@ def recorded(lab: Lab) -> Lab:
         for n in range(3):
             fields: dict[str, int | float | str] = {"iter": n, "iter_ms": 40.0 + n, "loss": 1.0 / (n + 1)}
             journal.point("iteration", {"job": "mlp", "workload": "train"}, fields)
-        journal.point("verify", {"rung": "map"}, {"ok": 1, "duration_ms": 2.0})
+        journal.point("verify", {"level": "map"}, {"ok": 1, "duration_ms": 2.0})
     (part,) = (lab.settings.run_dir(run.id) / "telemetry").glob("*.lp")
     with part.open("a") as file:
         file.write("iteration,torn")

@@ -84,9 +84,9 @@ class Crew:
         for rank in range(WORLD):
             mine, its = socket.socketpair()
             env = environment(rank, WORLD, port, self._directory) | self._env(rank)
-            words = [sys.executable, "-m", "tests.backend.rank", str(its.fileno()), self._backend]
+            argv = [sys.executable, "-m", "tests.backend.rank", str(its.fileno()), self._backend]
             with (self._directory / f"rank{rank}.log").open("ab") as log:
-                process = subprocess.Popen(words, env=env, cwd=ROOT, stdout=log, stderr=log, pass_fds=[its.fileno()])
+                process = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=log, pass_fds=[its.fileno()])
             its.close()
             self._links.append(mine)
             self.processes.append(process)

@@ -10,7 +10,7 @@ def until_a_peer_is_lost(kind: str) -> str:
     """Collectives without end; what ends them."""
     me, tensor, whole = dist.get_rank(), torch.ones(1000), torch.zeros(4000)
     store = dist.distributed_c10d._get_default_store()
-    for turn in range(1_000_000):
+    for step in range(1_000_000):
         try:
             if kind == "all_reduce":
                 dist.all_reduce(tensor.fill_(1.0))
@@ -25,7 +25,7 @@ def until_a_peer_is_lost(kind: str) -> str:
                 dist.send(tensor, (me + 1) % 4) if me % 2 else dist.recv(tensor, (me - 1) % 4)
         except RuntimeError as error:
             return str(error)
-        if turn == 10:
+        if step == 10:
             store.add("under way", 1)
             store.wait(["under way"])
             print("under way", flush=True)

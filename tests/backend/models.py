@@ -181,7 +181,7 @@ def compiled_collectives() -> list[str]:
     return [] if torch.equal(got, torch.full((12,), 12.0)) else [str(got)]
 
 
-def turning(kind: str, until: str) -> dict[str, Any]:
+def changing(kind: str, until: str) -> dict[str, Any]:
     """Training while rings change, until rank 0 finds this file; the digest of the weights and the losses."""
     model: nn.Module = _model()
     if kind == "fsdp":
@@ -198,12 +198,12 @@ def turning(kind: str, until: str) -> dict[str, Any]:
     return {"digest": digest(model), "losses": losses}
 
 
-def _others(turn: int) -> None:
+def _others(step: int) -> None:
     """What belongs to no model: objects, pairs of ranks, groups, a rank that sends while others do not."""
     me, count = dist.get_rank(), dist.get_world_size()
     gathered: list[Any] = [None] * count
-    dist.all_gather_object(gathered, (me, turn))
-    assert gathered == [(rank, turn) for rank in range(count)], gathered
+    dist.all_gather_object(gathered, (me, step))
+    assert gathered == [(rank, step) for rank in range(count)], gathered
     if me < 2:
         came = torch.zeros(3)
         pair = [dist.P2POp(dist.isend, torch.full((3,), float(me)), 1 - me), dist.P2POp(dist.irecv, came, 1 - me)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.backend.crew import ROOT, WORLD, environment
-from tests.backend.test_turns import NEW, turn
+from tests.backend.test_ring_changes import NEW, step
 from tests.workloads.agents import agents
 from tests.workloads.ranks import free_port
 
@@ -27,13 +27,13 @@ Found = tuple[dict[int, float], set[str]]
 
 @contextmanager
 def started(
-    directory: Path, *words: str, world: int = WORLD, env: Callable[[int], Mapping[str, str]] = lambda _: {}
+    directory: Path, *argv: str, world: int = WORLD, env: Callable[[int], Mapping[str, str]] = lambda _: {}
 ) -> Iterator[Callable[[], Found]]:
     """The ranks of a training; called, they are waited for: the losses by iteration, and the digests of their weights."""
     port, running = free_port(), []
     directory.mkdir(exist_ok=True)
     for rank in range(world):
-        command, own = [sys.executable, TRAIN, "--preset", "tiny", *words], environment(rank, world, port, directory) | env(rank)
+        command, own = [sys.executable, TRAIN, "--preset", "tiny", *argv], environment(rank, world, port, directory) | env(rank)
         running.append(subprocess.Popen(command, env=own, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
 
     def finish() -> Found:
@@ -51,8 +51,8 @@ def started(
             process.communicate()
 
 
-def train(directory: Path, backend: str, *words: str, world: int = WORLD) -> Found:
-    with started(directory, "--backend", backend, *words, world=world) as finish:
+def train(directory: Path, backend: str, *argv: str, world: int = WORLD) -> Found:
+    with started(directory, "--backend", backend, *argv, world=world) as finish:
         return finish()
 
 
@@ -94,10 +94,10 @@ def test_gpt_is_the_same_under_fsdp_and_compiled(word: str, tmp_path: Path) -> N
 @LONG
 @pytest.mark.timeout(900)
 def test_gpt_with_fsdp_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    words = ("--fsdp", "--checkpoints", str(tmp_path / "kept"), "--every", "4")
+    argv = ("--fsdp", "--checkpoints", str(tmp_path / "kept"), "--every", "4")
     whole, digests = train(tmp_path, "testbed", "--iterations", "8", "--fsdp")
-    train(tmp_path, "testbed", "--iterations", "4", *words)
-    then, same = train(tmp_path, "testbed", "--iterations", "8", *words, "--resume")
+    train(tmp_path, "testbed", "--iterations", "4", *argv)
+    then, same = train(tmp_path, "testbed", "--iterations", "8", *argv, "--resume")
     assert {**whole, **then} == whole and same == digests
 
 
@@ -108,7 +108,7 @@ def test_gpt_that_asks_for_nothing_gets_the_back_end_and_lives_through_new_rings
         env = {"TESTBED_REPLACES": "gloo"}
         with started(tmp_path / "job", "--iterations", "400", env=lambda rank: env | found(rank)) as finish:
             asked.connect()
-            turn(asked, 1, NEW)
+            step(asked, 1, NEW)
             losses, digests = finish()
     assert len(losses) == 400 and losses[400] < 3
     assert len(digests) == 1

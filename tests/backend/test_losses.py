@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.long]  # tests/workloads/tes
 LOST = 2
 
 
-def _under_way(crew: Crew, within_s: float = 60.0) -> None:
+def _in_progress(crew: Crew, within_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + within_s
     while not all("under way" in crew.log(rank) for rank in range(WORLD)):
         assert time.monotonic() < deadline_s, [crew.log(rank) for rank in range(WORLD)]
@@ -27,13 +27,13 @@ def test_a_killed_rank_is_named_by_those_that_waited_for_it(kind: str, tmp_path:
     crew = Crew(tmp_path, env=lambda _: {"TESTBED_TIMEOUT_S": "10"})
     try:
         crew.ask("losses.until_a_peer_is_lost", kind=kind)
-        _under_way(crew)
+        _in_progress(crew)
         crew.processes[LOST].kill()
         answers = crew.answers(within_s=60)
-        said = {rank: answer.get("value") for rank, answer in enumerate(answers) if rank != LOST}
-        assert all(said.values()), answers
-        assert all(re.search(r"\brank \d", words) for words in said.values()), said
+        reply = {rank: answer.get("value") for rank, answer in enumerate(answers) if rank != LOST}
+        assert all(reply.values()), answers
+        assert all(re.search(r"\brank \d", text) for text in reply.values()), reply
         for neighbour in (LOST - 1, LOST + 1):  # the others may name one that gave up
-            assert f"rank {LOST}" in said[neighbour], said
+            assert f"rank {LOST}" in reply[neighbour], reply
     finally:
         crew.stop()

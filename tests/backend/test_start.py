@@ -35,8 +35,8 @@ def run(script: str, world: int, directory: Path, python: Path | str = sys.execu
     for rank in range(world):
         own = environment(rank, world, port, directory) | ({} if python == sys.executable else {"PYTHONPATH": ""}) | env
         own = {name: value for name, value in own.items() if value}
-        words = [python, "-c", script.replace("{rank}", str(rank)).replace("{port}", str(port)).replace("{other}", str(other))]
-        running.append(subprocess.Popen(words, env=own, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        argv = [python, "-c", script.replace("{rank}", str(rank)).replace("{port}", str(port)).replace("{other}", str(other))]
+        running.append(subprocess.Popen(argv, env=own, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     try:
         ended = [(process.communicate(timeout=90), process.returncode) for process in running]
     finally:
@@ -83,8 +83,8 @@ def _needed(name: str, found: set[str]) -> set[str]:
     """The distributions that this one needs, itself included."""
     if name not in found:
         found.add(name)
-        for words in distribution(name).requires or ():
-            need = Requirement(words)
+        for text in distribution(name).requires or ():
+            need = Requirement(text)
             if need.marker is None or need.marker.evaluate({"extra": ""}):
                 try:
                     _needed(need.name, found)

@@ -27,7 +27,7 @@ def test_what_is_sent_goes_to_whom_it_is_meant_for(crew: Crew, case: str) -> Non
 
 
 def test_receiving_from_any_rank_is_refused_in_words(crew: Crew) -> None:
-    assert all("recv from any rank" in said for said in crew("transfers.recv_from_any"))
+    assert all("recv from any rank" in output for output in crew("transfers.recv_from_any"))
 
 
 @pytest.mark.parametrize("among", ["world", "pair", "three", "one"])
@@ -36,7 +36,7 @@ def test_a_rank_leaves_a_barrier_after_all_have_come(crew: Crew, among: str) -> 
 
 
 def test_the_monitored_barrier_is_refused_by_torch_itself(crew: Crew) -> None:
-    assert all("GLOO" in said for said in crew("transfers.monitored_barrier"))
+    assert all("GLOO" in output for output in crew("transfers.monitored_barrier"))
 
 
 @pytest.mark.parametrize("among", MEMBERS)

@@ -110,16 +110,16 @@ def barriers(among: str = "world") -> list[str]:
     if own is None:
         return []
     store = dist.distributed_c10d._get_default_store()
-    for turn in range(6):
-        if members[turn % len(members)] == dist.get_rank():
+    for step in range(6):
+        if members[step % len(members)] == dist.get_rank():
             threading.Event().wait(0.1)  # the others come first
-        store.set(f"barrier {among} {turn} {dist.get_rank()}", "here")
-        if turn % 2:
+        store.set(f"barrier {among} {step} {dist.get_rank()}", "here")
+        if step % 2:
             dist.barrier(group=own, async_op=True).wait()
         else:
             dist.barrier(group=own)
         for rank in members:
-            found.true(store.check([f"barrier {among} {turn} {rank}"]), "rank", rank, "had not come to", turn)
+            found.true(store.check([f"barrier {among} {step} {rank}"]), "rank", rank, "had not come to", step)
     return found.wrong
 
 
@@ -240,18 +240,18 @@ def many_at_once(rounds: int) -> list[str]:
     """Small collectives of all kinds and groups under way together, waited for in another order than they were begun."""
     found, me, count = Findings(), dist.get_rank(), dist.get_world_size()
     pair, three = group("pair"), group("three")
-    for turn in range(rounds):
+    for step in range(rounds):
         waiting: list[tuple[str, Any, Any, torch.Tensor]] = []
 
         def begin(name: str, got: torch.Tensor, wanted: torch.Tensor, work: Any, to: Any = waiting) -> None:
             to.append((name, work, got, wanted))
 
-        for salt, size in enumerate((turn % 5, 3, 129)):
-            everyone = [values(rank, size, torch.float32, salt + turn) for rank in range(count)]
+        for salt, size in enumerate((step % 5, 3, 129)):
+            everyone = [values(rank, size, torch.float32, salt + step) for rank in range(count)]
             total, whole, root = everyone[me].clone(), torch.zeros(count * size), everyone[me].clone()
             begin("all_reduce", total, reduced("SUM", everyone), dist.all_reduce(total, async_op=True))
             begin("all_gather", whole, torch.cat(everyone), dist.all_gather_into_tensor(whole, everyone[me], async_op=True))
-            begin("broadcast", root, everyone[turn % count], dist.broadcast(root, turn % count, async_op=True))
+            begin("broadcast", root, everyone[step % count], dist.broadcast(root, step % count, async_op=True))
             for name, own in (("pair", pair), ("three", three)):
                 if own is not None:
                     some = everyone[me].clone()
@@ -262,7 +262,7 @@ def many_at_once(rounds: int) -> list[str]:
             begin("isend", sent, everyone[me], dist.isend(sent, (me + 1) % count))
         for name, work, got, wanted in reversed(waiting):
             work.wait()
-            found.same(got, wanted, name, "round", turn)
+            found.same(got, wanted, name, "round", step)
     return found.wrong
 
 

@@ -22,7 +22,7 @@ from orchestrator.background.state import process_of
 from orchestrator.background.work import Retries, serving
 from orchestrator.processes import process_mark
 from orchestrator.services.guard.process import GuardOptions
-from orchestrator.services.schedule.process import TurnOptions
+from orchestrator.services.schedule.process import ScheduleOptions
 from orchestrator.settings import Settings
 from orchestrator.store.verbs import MOVERS
 from tests.background.toy import KEY, TOY, ToyState, settings
@@ -36,10 +36,10 @@ NOBODY = 65534
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """Toys start as services do, but by a command that there is."""
 
-    def spawn(_: Settings, words: Sequence[str], said: Path, *, lowly: bool) -> subprocess.Popen[bytes]:
-        said.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "tests.background.toy", str(tmp_path), words[words.index("--log") + 1]]
-        with said.open("ab") as errors:
+    def spawn(_: Settings, argv: Sequence[str], message: Path, *, lowly: bool) -> subprocess.Popen[bytes]:
+        message.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "tests.background.toy", str(tmp_path), argv[argv.index("--log") + 1]]
+        with message.open("ab") as errors:
             return subprocess.Popen(command, cwd=ROOT, stderr=errors, start_new_session=True)
 
     monkeypatch.setattr(kinds, "spawn", spawn)
@@ -85,12 +85,12 @@ def test_a_service_is_started_once_survives_a_kill_and_is_stopped(here: Settings
 
 
 async def test_one_whose_keeper_is_killed_too_is_not_taken_for_running(here: Settings) -> None:
-    there = await TOY.started(here, KEY)
-    os.kill(there.keeper, signal.SIGKILL)
-    os.kill(there.pid, signal.SIGKILL)
+    other = await TOY.started(here, KEY)
+    os.kill(other.keeper, signal.SIGKILL)
+    os.kill(other.pid, signal.SIGKILL)
     until(lambda: not now(here).alive)
     assert now(here).halted and TOY.stop(here, KEY) is None
-    assert (await TOY.started(here, KEY)).pid != there.pid
+    assert (await TOY.started(here, KEY)).pid != other.pid
 
 
 def test_one_that_gives_up_leaves_why_and_the_next_start_says_so(here: Settings, tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_one_that_leaves_is_waited_for_and_not_taken_for_one_that_works(here: Se
 
 @pytest.mark.parametrize("text", [b"\x00\xff", b"[" * 60000, b'{"beats": true}\n', b'{"beats": "7"}\n', b'{"pid": 1e300}\n', b"{}"])
 def test_garbage_in_the_file_hides_no_service_and_is_mended_by_what_it_says_next(here: Settings, text: bytes) -> None:
-    there = TOY.start(here, KEY)
-    os.kill(there.pid, signal.SIGSTOP)
+    other = TOY.start(here, KEY)
+    os.kill(other.pid, signal.SIGSTOP)
     TOY.path(here, KEY).write_bytes(text)
     seen = TOY.running(here, KEY)
-    assert seen is not None and seen.alive and seen.pid in (0 if text == b"{}" else there.pid, there.pid)
-    os.kill(there.pid, signal.SIGCONT)
-    until(lambda: now(here).pid == there.pid and now(here).state == "playing")
+    assert seen is not None and seen.alive and seen.pid in (0 if text == b"{}" else other.pid, other.pid)
+    os.kill(other.pid, signal.SIGCONT)
+    until(lambda: now(here).pid == other.pid and now(here).state == "playing")
 
 
 @pytest.mark.parametrize("keeper", [2**31, 2**70, -1, 0])
@@ -169,10 +169,10 @@ def test_where_the_disk_is_full_what_was_said_before_stays(here: Settings, monke
 
 def test_one_that_a_keeper_starts_again_is_ended_by_its_keeper(here: Settings) -> None:
     """Ended itself by a signal, it would come back."""
-    there = TOY.start(here, KEY)
-    os.kill(there.pid, signal.SIGSTOP)
-    assert process_of(TOY.path(here, KEY), there).pid == there.keeper
-    os.kill(there.pid, signal.SIGCONT)
+    other = TOY.start(here, KEY)
+    os.kill(other.pid, signal.SIGSTOP)
+    assert process_of(TOY.path(here, KEY), other).pid == other.keeper
+    os.kill(other.pid, signal.SIGCONT)
 
 
 def test_who_moves_light_is_said_alike_by_kinds_and_verbs() -> None:
@@ -208,8 +208,8 @@ def test_a_number_that_is_somebody_elses_by_now_is_not_ended(here: Settings, bys
 def test_a_file_that_another_user_wrote_ends_nobody_and_is_not_written(here: Settings, bystander: subprocess.Popen[bytes]) -> None:
     path = TOY.path(here, KEY)
     path.parent.mkdir(parents=True)
-    words = {"pid": 1, "host": socket.gethostname(), "user": "\x1b[2J", "state": "playing"}
-    forged = json.dumps({**words, "keeper": bystander.pid, "mark": process_mark(bystander.pid)})
+    texts = {"pid": 1, "host": socket.gethostname(), "user": "\x1b[2J", "state": "playing"}
+    forged = json.dumps({**texts, "keeper": bystander.pid, "mark": process_mark(bystander.pid)})
     path.write_text(forged)
     os.chown(path, NOBODY, NOBODY)
     with pytest.raises(TestbedError, match=r"the toy service is .*'s \(pid 1\)"):
@@ -239,12 +239,12 @@ def test_who_lets_go_of_the_file_writes_nothing_until_it_has_it_again(here: Sett
     with TOY.file(here, KEY, TOY.own(here)) as file:
         file.leave()
         with TOY.file(here, KEY, replace(TOY.own(here), state="other")):
-            file.say(replace(file.state, state="mine"))
+            file.emit(replace(file.state, state="mine"))
             assert not file.take() and now(here).state == "other"
         assert file.take()
-        file.say(replace(file.state, state="mine"))
+        file.emit(replace(file.state, state="mine"))
         assert now(here).state == "mine"
-    file.say(replace(file.state, state="closed"))  # its number may be another file's by now
+    file.emit(replace(file.state, state="closed"))  # its number may be another file's by now
     assert now(here).state == "mine"
 
 
@@ -286,9 +286,9 @@ def test_the_registry_has_every_kind_under_its_own_name(name: str) -> None:
 
 
 def test_options_are_typed_as_they_were_declared_and_defaults_are_left_out() -> None:
-    assert GuardOptions().words() == [] and TurnOptions(stop=True).words() == [], "what is not declared is not typed"
+    assert GuardOptions().text() == [] and ScheduleOptions(stop=True).text() == [], "what is not declared is not typed"
     given = GuardOptions(look_s=0.5, stay=True, jobs=True, restarts="10/d", log="x", kept=True)
-    assert given.words() == ["--look", "0.5s", "--stay", "--jobs", "--restarts", "10/d"]
+    assert given.text() == ["--look", "0.5s", "--stay", "--jobs", "--restarts", "10/d"]
 
 
 def test_one_of_each_state_is_shown_as_it_is(here: Settings) -> None:

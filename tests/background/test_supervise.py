@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.services.schedule.process import TURNER
+from orchestrator.services.schedule.process import SCHEDULER
 from orchestrator.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,14 +46,14 @@ def test_one_that_is_about_to_be_started_again_is_known_and_stopped(tmp_path: Pa
     body = f"""
 from pathlib import Path
 from orchestrator.background.kind import StateFile
-from orchestrator.services.schedule.process import TURNER, TurnState
+from orchestrator.services.schedule.process import TURNER, ScheduleState
 from orchestrator.processes import process_mark
 import socket
 if lives > 1:
     open('again', 'w')
     time.sleep(60)
-state = TurnState(os.getpid(), host=socket.gethostname(), state='turning', keeper=os.getppid(), mark=process_mark(os.getppid()))
-with StateFile(TURNER, Path({str(TURNER.path(settings, "lab@ann"))!r}), state):
+state = ScheduleState(os.getpid(), host=socket.gethostname(), state='turning', keeper=os.getppid(), mark=process_mark(os.getppid()))
+with StateFile(TURNER, Path({str(SCHEDULER.path(settings, "lab@ann"))!r}), state):
     os.kill(os.getpid(), signal.SIGKILL)
 """
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + HEAD + LIFE + body]
@@ -61,8 +61,8 @@ with StateFile(TURNER, Path({str(TURNER.path(settings, "lab@ann"))!r}), state):
     try:
         while not (tmp_path / "again").exists():
             time.sleep(0.01)
-        assert TURNER.stop(settings, "lab@ann") is not None
+        assert SCHEDULER.stop(settings, "lab@ann") is not None
         process.wait(30)
-        assert TURNER.running(settings, "lab@ann") is None and (tmp_path / "lives").read_text() == "xx"
+        assert SCHEDULER.running(settings, "lab@ann") is None and (tmp_path / "lives").read_text() == "xx"
     finally:
         process.kill()

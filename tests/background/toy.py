@@ -20,9 +20,9 @@ KEY = "lab/ann"
 
 @dataclass(frozen=True, slots=True)
 class ToyState(ServiceState):
-    """What a toy says of itself. beats: since it began."""
+    """What a toy says of itself. heartbeats: since it began."""
 
-    beats: int = 0
+    heartbeats: int = 0
 
 
 TOY = Kind("toy", ToyState, kept=True)
@@ -37,7 +37,7 @@ async def play(folder: Path, log: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
     with serving(TOY.file(here, KEY, TOY.own(here, ServiceOptions(log=log, kept=True)))) as file:
         while not (folder / "broken").exists():
-            file.say(replace(file.state, state="playing", beats=file.state.beats + 1))
+            file.emit(replace(file.state, state="playing", heartbeats=file.state.heartbeats + 1))
             await asyncio.sleep(0.01)
         raise ValueError("it is broken\nfor good")
 

@@ -71,7 +71,7 @@ def test_a_product_is_the_upper_byte_and_keeps_its_sign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "query", "when", "said"),
+    ("layers", "query", "when", "message"),
     [
         ([Layer([[1, 2]])], [1], [0], "layer 0: its rows must have 1 weights"),
         ([Layer([[1]]), Layer([[300]])], [1], [0], "layer 1: weights are -255 to 255"),
@@ -80,6 +80,6 @@ def test_a_product_is_the_upper_byte_and_keeps_its_sign() -> None:
         ([], [1], [0], "needs layers"),
     ],
 )
-def test_what_does_not_fit_is_refused(layers: list[Layer], query: list[int], when: list[int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_does_not_fit_is_refused(layers: list[Layer], query: list[int], when: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         infer(Core(), layers, query, when)

@@ -54,7 +54,7 @@ def test_numbers_are_found_by_keys_and_indices_and_change_their_unit() -> None:
     assert number(line, "arms.25 ms.lost") == 67
     assert number(line, "equal") == 18
     assert number(line, "ratio") is None
-    for path in ("gone", "arms.50 ms.lost", "interval.2", "value.deeper", "arms"):
+    for path in ("ended", "arms.50 ms.lost", "interval.2", "value.deeper", "arms"):
         with pytest.raises(KeyError):
             number(line, path)
 

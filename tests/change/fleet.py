@@ -34,12 +34,12 @@ from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
-from tests.change.glasslab import SWITCH, Device, Glass, hosts_yml, read
+from tests.change.fibrelab import SWITCH, Device, FibrePlant, hosts_yml, read
 from tests.change.meters import Meters
 from tests.hosts.parts import OwnParts
 
 LAB, OWNER = "made-1", "ann"
-SLICE = f"{LAB}/{OWNER}"
+TENANCY = f"{LAB}/{OWNER}"
 
 
 class Killed(BaseException):
@@ -47,7 +47,7 @@ class Killed(BaseException):
 
 
 class Points:
-    """Counts what could change something. `fail`: point -> how it goes wrong: `refused`, `lost` (done, no answer) or `gone`."""
+    """Counts what could change something. `fail`: point -> how it goes wrong: `refused`, `lost` (done, no answer) or `ended`."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -116,8 +116,8 @@ class Switch(Device):
         await ready()
         with self.points.point(self.name, "apply") as how:
             if how == "half":  # it does the first half and says so
-                gone = sorted(change.remove, key=str)
-                some = Change(self.name, frozenset(gone[: len(gone) // 2]))
+                removed = sorted(change.remove, key=str)
+                some = Change(self.name, frozenset(removed[: len(removed) // 2]))
                 outcome = await super().apply(some)
                 failed = dict.fromkeys((change.remove - some.remove) | change.add, "mirror stuck")
                 self.fleet.light()
@@ -131,7 +131,7 @@ class Switch(Device):
             broken_ns = time.monotonic_ns()
             outcome = replace(await super().apply(Change(self.name, add=change.add)), broken_ns=broken_ns)
             self.fleet.light()
-            if how == "gone":
+            if how == "ended":
                 self.down = True
                 raise TimedOut(f"{self.name}: silent")
         return outcome
@@ -148,8 +148,8 @@ class Switch(Device):
 class Fleet(OwnParts):
     """`Hosts` as far as a change uses it: its own channels, routes and jobs."""
 
-    def __init__(self, glass: Glass, points: Points) -> None:
-        self.glass, self.lab, self.points = glass, glass.lab, points
+    def __init__(self, fibre_plant: FibrePlant, points: Points) -> None:
+        self.fibre_plant, self.lab, self.points = fibre_plant, fibre_plant.lab, points
         self.all = {name: FakeHost() for name in self.lab.hosts}
         self.queues, self.ran = list[asyncio.Queue[HostEvent]](), dict[str, str]()
         self.dark: set[HostPort] = set()
@@ -165,7 +165,7 @@ class Fleet(OwnParts):
 
     def light(self) -> None:
         """Look which ports get light now, and let armed hosts commit."""
-        lit = self.glass.at()
+        lit = self.fibre_plant.at()
         for port, fibre in self.lab.fibres.items():
             host = self.all[port.host]
             now = ("out", fibre.leaves) in lit and port not in self.dark
@@ -210,9 +210,9 @@ class Fleet(OwnParts):
         return {n: self.hello(n) if self.all[n].up else Unreachable(f"{n}: ssh: connection refused") for n in chosen}
 
     async def greet(self, names: Collection[HostName] | None = None) -> dict[HostName, Hello]:
-        return {n: self.there(n) for n in (self.all if names is None else names)}
+        return {n: self.present(n) for n in (self.all if names is None else names)}
 
-    def there(self, name: HostName) -> Hello:
+    def present(self, name: HostName) -> Hello:
         if not self.all[name].up:
             raise Unreachable(f"{name}: the channel is gone")
         return self.hello(name)
@@ -244,10 +244,10 @@ class Fleet(OwnParts):
         found: dict[HostName, dict[int, Staged]] = {}
         with self.points.point("hosts", "stage"):
             for number, hosts in generations.items():
-                for name, told in hosts.items():
-                    self.there(name)
-                    self.all[name].staged[number] = told
-                    routes = sum(isinstance(rule, Route) for rule in told)
+                for name, notified in hosts.items():
+                    self.present(name)
+                    self.all[name].staged[number] = notified
+                    routes = sum(isinstance(rule, Route) for rule in notified)
                     found.setdefault(name, {})[number] = Staged(number, routes, 7000 + number, None)
         return found
 
@@ -258,7 +258,7 @@ class Fleet(OwnParts):
     ) -> Mapping[HostName, Committed]:
         with self.points.point("hosts", f"commit {generation}"):
             for name in names or ():
-                self.there(name)
+                self.present(name)
                 self.all[name].commit(generation, revert_after_s is not None)
         return {name: Committed(name, generation, None, 2, 1) for name in names or ()}
 
@@ -266,7 +266,7 @@ class Fleet(OwnParts):
         assert revert_after_s > 0
         with self.points.point("hosts", f"hold {generation}"):
             for name in names:
-                self.there(name)
+                self.present(name)
                 self.all[name].commit(generation, timed=True, hold=True)
         return {name: Held(name, 1, 1) for name in names}
 
@@ -281,7 +281,7 @@ class Fleet(OwnParts):
     ) -> None:
         with self.points.point("hosts", "arm"):
             for name, ports in when_up.items():
-                self.there(name)
+                self.present(name)
                 self.all[name].armed = (generation, {p: self.all[name].ups.get(p, 0) for p in ports})
                 self.all[name].armed_timed = revert_after_s is not None
 
@@ -305,7 +305,7 @@ class Fleet(OwnParts):
         await asyncio.sleep(0)
         with self.points.point("hosts", f"confirm {generation}"):
             for name in names or ():
-                self.there(name)
+                self.present(name)
                 host = self.all[name]
                 if host.active != generation or host.holding == generation:
                     raise Refused(f"{name}: generation {generation} is not active or a hold; {host.active} is active")
@@ -315,7 +315,7 @@ class Fleet(OwnParts):
     async def revert(self, names: Collection[HostName] | None = None) -> Mapping[HostName, int | None]:
         with self.points.point("hosts", "revert"):
             for name in names or ():
-                self.there(name)
+                self.present(name)
                 host = self.all[name]
                 host.active = host.pending_to if host.pending else host.previous
                 host.previous, host.pending, host.holding = None, False, None
@@ -325,7 +325,7 @@ class Fleet(OwnParts):
         await asyncio.sleep(0)
         with self.points.point("hosts", "clear"):
             for name in names:
-                self.there(name)
+                self.present(name)
                 host = self.all[name]
                 if host.armed and host.armed[0] in generations:
                     host.armed = None
@@ -372,10 +372,10 @@ class Bench:
         self.store, self.folder, self.timeout_s = store, folder, 30.0
         self.lab = lab
         self.points = Points()
-        self.glass = Glass(self.lab)
-        self.switches = {name: Switch(name, SWITCH, self.glass) for name in ("ocs1", "ocs2")}
-        self.glass.devices = dict(self.switches)
-        self.fleet = Fleet(self.glass, self.points)
+        self.fibre_plant = FibrePlant(self.lab)
+        self.switches = {name: Switch(name, SWITCH, self.fibre_plant) for name in ("ocs1", "ocs2")}
+        self.fibre_plant.devices = dict(self.switches)
+        self.fleet = Fleet(self.fibre_plant, self.points)
         for switch in self.switches.values():
             switch.points, switch.fleet = self.points, self.fleet
         self.session = cast(Session, BenchSession(self))
@@ -384,7 +384,7 @@ class Bench:
         run = self.store.new_run(verb, LAB, owner=OWNER, user=OWNER, options=options, **row)
         folder = self.folder / run.id
         folder.mkdir()
-        context = Context(self.session, self.store, run, SLICE, Recorder(Silent()), folder, 30.0, options=options)
+        context = Context(self.session, self.store, run, TENANCY, Recorder(Silent()), folder, 30.0, options=options)
         scope = SimpleNamespace(hosts=frozenset(self.lab.hosts))
         context.lock = cast(Any, SimpleNamespace(lock=SimpleNamespace(scope=scope), extend=lambda scope: False))
         return run, context

@@ -24,7 +24,7 @@ from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry import Journal, Silent
 from orchestrator.telemetry.recorder import Recorder
-from tests.change.fleet import SLICE, Bench, Fleet, plan_text, ring
+from tests.change.fleet import TENANCY, Bench, Fleet, plan_text, ring
 
 FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
 ONE: dict[str, Any] = {"name": "mlp", "workload": "train", "ranks": list(FOUR), "rings": [list(FOUR)], "args": {"iterations": 0}}
@@ -38,7 +38,7 @@ class Ranks(Fleet):
     """
 
     def with_job(self, runs: Mapping[str, Any]) -> None:
-        self.turns = Moves(self)
+        self.ring_changes = Moves(self)
         self.runs, self.prepared, self.wrong = runs, dict[int, Mapping[str, Any]](), dict[str, TestbedError | str]()
         self.asked: list[str] = []
         self.state, self.move, self.at = "idle", 0, 10
@@ -98,15 +98,15 @@ class Moves:
     async def go_on(self, job: str, move: int, names: Collection[HostName], *, within_s: float) -> tuple[RankState, ...]:
         self.ranks.at += 1
         self.ranks.limits.append(("go", within_s, 0.0))
-        found = self.ranks.answer("go", "turned", move)
-        if all(s.state == "turned" for s in found):
+        found = self.ranks.answer("go", "changed", move)
+        if all(s.state == "changed" for s in found):
             self.ranks.runs = self.ranks.prepared.pop(move) or self.ranks.runs
         return found
 
     async def drop(self, job: str, move: int, names: Collection[HostName]) -> None:
         if self.ranks.asked[-1] != "drop":
             self.ranks.asked.append("drop")
-        if self.ranks.state != "turned" and not self.ranks.later:
+        if self.ranks.state != "changed" and not self.ranks.later:
             self.ranks.state = "void"
         self.ranks.prepared.pop(move, None)
 
@@ -125,13 +125,13 @@ class Living(Bench):
         self.ranks.with_job(layout(job, self.lab))
         run = self.store.new_run("up", "made-1", owner="ann", user="ann")
         with run:
-            self.store.add_job(SLICE, run.id, "mlp", spec_of(job, self.lab, run.id), "running")
+            self.store.add_job(TENANCY, run.id, "mlp", spec_of(job, self.lab, run.id), "running")
             run.finish("ok")
         self.ranks.ran[job_name("mlp", run.id)] = "running"
 
     @property
     def job(self) -> JobRecord:
-        record = self.store.latest_job(SLICE)
+        record = self.store.latest_job(TENANCY)
         assert record is not None
         return record
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from optics import HostName, HostPort
-from orchestrator.hosts.api import Beat, ClockReading, PortCounters, Probe, Stream
+from orchestrator.hosts.api import ClockReading, Heartbeat, PortCounters, Probe, Stream
 
 
 class Meters:
@@ -35,7 +35,7 @@ class Meters:
 
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
         for name in names or ():
-            self.fleet.there(name)
+            self.fleet.present(name)
         return {p: PortCounters(0, 0, 0, 0, 0, True) for p in self.fleet.lab.fibres if names is None or p.host in names}
 
     async def stream_counters(self, interval_s: float | None, names: Collection[HostName] | None = None, **more: float) -> None:
@@ -47,5 +47,7 @@ class Meters:
     async def clocks(self, names: Collection[HostName] | None = None, within_s: float = 5.0) -> Mapping[HostName, ClockReading]:
         return {name: ClockReading(0, 1) for name in names or ()}
 
-    async def beats(self, job: str, names: Collection[HostName], after: Mapping[HostName, int] | None = None) -> Mapping[str, Beat]:
+    async def heartbeats(
+        self, job: str, names: Collection[HostName], after: Mapping[HostName, int] | None = None
+    ) -> Mapping[str, Heartbeat]:
         return {}

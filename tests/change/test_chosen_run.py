@@ -70,7 +70,7 @@ async def test_resume_last_does_again_what_was_taken_back(bench: Bench, monkeypa
     assert bench.held() == bench.wanted(MOVED)
 
 
-async def _refuses(*words: object) -> None:
+async def _refuses(*argv: object) -> None:
     raise Refused("no")
 
 

@@ -70,7 +70,7 @@ async def waiting(bench: Bench, links: list[tuple[str, str]] = MOVED) -> str:
 
 def record(bench: Bench) -> Awaited:
     with bench.store() as store:
-        found = Confirmations(store, bench.slice(), who(bench.settings())).last()
+        found = Confirmations(store, bench.tenancy(), who(bench.settings())).last()
     assert found is not None
     return found
 
@@ -212,8 +212,8 @@ async def test_an_up_whose_job_does_not_start_says_when_the_change_goes_back(
     launch = Launch(bench, clock, monkeypatch, fail)
     with pytest.raises((NotVerified, Interrupted)) as error:
         await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
-    words = r"moved is up, and goes back to ring in 1 min 00 s, at \d\d:\d\d:\d\d, unless it is confirmed; its job"
-    assert re.search(words, str(error.value)) and "stays up" not in str(error.value)
+    text = r"moved is up, and goes back to ring in 1 min 00 s, at \d\d:\d\d:\d\d, unless it is confirmed; its job"
+    assert re.search(text, str(error.value)) and "stays up" not in str(error.value)
     assert "to keep it: testbed confirm; to roll it back now: testbed rollback" in str(error.value.hint)
     assert record(bench).left_s() == WITHIN_S < launch.left_s and launch.reverts_s[-1] == WITHIN_S + confirming.REVERT_MARGIN_S
 

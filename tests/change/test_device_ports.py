@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from optics import BadFile, Identity, Port, TimedOut
-from orchestrator.inventory.device_ports import lacks, misplaced
+from orchestrator.inventory.device_ports import misplaced, unsupported
 from orchestrator.verbs import change as engine
 from tests.drills.bench import NO_JOB, Bench, opened, plan_text
 
@@ -94,7 +94,7 @@ async def test_a_device_that_does_not_say_what_ports_it_has_is_believed(
 
     monkeypatch.setattr("drivers.polatis_scpi.PolatisScpi.identify", identify)
     assert (await bench.up(plan_text("ring", LINKS))).made == 4
-    assert lacks(Identity("Acme", "X1", "1", "1", (), ()), "99", enters=True) == ""
+    assert unsupported(Identity("Acme", "X1", "1", "1", (), ()), "99", enters=True) == ""
 
 
 def test_ends_of_trunks_are_named_too_and_other_devices_are_not() -> None:

@@ -95,5 +95,5 @@ async def test_hosts_that_do_not_answer_are_named_and_if_none_does_nothing_is_ta
 
 
 def test_a_host_says_the_highest_token_it_knows() -> None:
-    said = dict.fromkeys(("host", "provision", "active", "previous", "armed")) | {"ports": {}, "staged": [], "congctl": []}
-    assert hello_of(said | {"token": 17}, True).token == 17
+    reply = dict.fromkeys(("host", "provision", "active", "previous", "armed")) | {"ports": {}, "staged": [], "congctl": []}
+    assert hello_of(reply | {"token": 17}, True).token == 17

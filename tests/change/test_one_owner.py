@@ -97,8 +97,8 @@ async def test_the_second_plan_of_an_owner_waits_for_the_first_and_then_replaces
     assert bench.held() == bench.wanted(EAST) and not of_nobody(bench) and (await bench.status()).ok
 
 
-@pytest.mark.parametrize("beside", ["down", "up", "rollback"])
-async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_owner(bench: Bench, beside: str) -> None:
+@pytest.mark.parametrize("neighbour", ["down", "up", "rollback"])
+async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_owner(bench: Bench, neighbour: str) -> None:
     """Begun at points of the whole run in turn, before and after each byte, request and commit of it."""
     path, other = plan_file(bench, "west", WEST), plan_file(bench, "east", EAST)
     counting = Process("")
@@ -106,9 +106,9 @@ async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_ow
     await bench.verb(engine.down)
 
     async def second() -> Any:
-        if beside == "up":
+        if neighbour == "up":
             return await bench.verb(engine.up, other, NO_JOB)
-        return await bench.verb(engine.down) if beside == "down" else await bench.verb(engine.rollback, None)
+        return await bench.verb(engine.down) if neighbour == "down" else await bench.verb(engine.rollback, None)
 
     refused = 0
     for at in range(1, len(counting.points), 13):
@@ -155,8 +155,8 @@ async def test_light_that_comes_after_its_run_was_killed_keeps_its_owner(bench: 
     if end == "up":
         await bench.verb(engine.up, plan_file(bench, "east", EAST), NO_JOB)
     else:
-        words = {"resume": ("last",), "rollback": (None,), "down": ()}[end]
-        await bench.verb(getattr(engine, end), *words)
+        argv = {"resume": ("last",), "rollback": (None,), "down": ()}[end]
+        await bench.verb(getattr(engine, end), *argv)
     wanted = {"resume": WEST, "up": EAST}.get(end, [])
     await asyncio.sleep(0.1)
     assert bench.held() == bench.wanted(wanted) and not of_nobody(bench) and not bench.violations()
@@ -174,9 +174,9 @@ async def test_what_a_device_that_stood_still_does_when_it_answers_again_is_seen
     going, still = [True], [False]
 
     def holding(act: Callable[..., None]) -> Callable[..., None]:
-        def held_back(*words: Any) -> None:
-            still[0] = still[0] or (bool(going) and b"conn:add" in bytes(words[-1] if len(words) > 1 else b""))
-            held.append(partial(act, *words)) if still[0] else act(*words)
+        def held_back(*argv: Any) -> None:
+            still[0] = still[0] or (bool(going) and b"conn:add" in bytes(argv[-1] if len(argv) > 1 else b""))
+            held.append(partial(act, *argv)) if still[0] else act(*argv)
 
         return held_back
 
@@ -229,11 +229,11 @@ async def test_an_owner_is_adopted_from_only_when_none_of_his_runs_is_under_way(
     await bench.up(plan_text("his", EAST), owner="bob")
     clear, begun = bench.fleet.routes.clear, list[asyncio.Task[Any]]()
 
-    async def clear_at_last(*words: Any, **more: Any) -> Any:
+    async def clear_at_last(*argv: Any, **more: Any) -> Any:
         if not begun:  # his `down` goes on when the other has had an answer
             begun.append(asyncio.ensure_future(bench.up(plan_text("mine", WEST), adopt=("owner:bob",))))
             await asyncio.wait(begun)
-        return await clear(*words, **more)
+        return await clear(*argv, **more)
 
     monkeypatch.setattr(bench.fleet.routes, "clear", clear_at_last)
     await bench.verb(engine.down, owner="bob")

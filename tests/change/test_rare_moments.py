@@ -89,7 +89,7 @@ async def test_restored_under_another_number_the_store_has_that_number(bench: Be
 
     await bench.verb(engine.restore, process=Process("", act=forget))
     with bench.store() as store:
-        current = store.current(bench.slice())
+        current = store.current(bench.tenancy())
     assert current is not None
     assert {host.active for host in bench.fleet.all.values()} == {current.generation}
     assert (await bench.status()).ok
@@ -160,21 +160,21 @@ async def test_light_of_another_owner_is_no_part_of_a_plan_that_wants_the_same(b
 
 async def test_routes_that_another_owner_runs_by_now_are_left_alone_by_a_rollback(bench: Bench) -> None:
     await bench.up(plan_text("ring", RING))
-    there = bench.fleet.all["gpu03"]
+    other = bench.fleet.all["gpu03"]
 
     def take_over(name: str) -> None:
         if name == "before hosts arm":
             token = NOW.set(None)
             with bench.store("bob") as store:
-                there.active = next_generation(store, bench.key, "bob")
-            there.staged[there.active] = there.staged[1]
+                other.active = next_generation(store, bench.key, "bob")
+            other.staged[other.active] = other.staged[1]
             NOW.reset(token)
 
     bench.fleet.dark.add(next(port for port in bench.lab.fibres if str(port) == MOVED[0][0]))
     with pytest.raises(HandsNeeded, match="gpu03: runs generation"):
         await bench.up(plan_text("moved", MOVED), process=Process("", act=take_over))
     with bench.store() as store:
-        assert there.active not in (None, 1) and store.current(bench.slice()) is not None
+        assert other.active not in (None, 1) and store.current(bench.tenancy()) is not None
 
 
 @pytest.mark.parametrize("times", [1, 9])

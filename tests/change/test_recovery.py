@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Link, Port, RolledBack, Slot, SpectralRoute, Unreachable
+from optics import CrossConnect, FrequencySlot, HandsNeeded, HostPort, Interlock, Link, Port, RolledBack, SpectralRoute, Unreachable
 from optics.plan import Job
 from orchestrator.change import rollback as undoing
 from orchestrator.change.restore import as_stored
@@ -24,7 +24,7 @@ from orchestrator.session import Observation
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
-from tests.change.fleet import LAB, SLICE, Bench, plan_text, ring
+from tests.change.fleet import LAB, TENANCY, Bench, plan_text, ring
 from tests.change.test_rollback import RING, TWO, before, now, wrong
 
 
@@ -35,13 +35,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         yield Bench(store, tmp_path)
 
 
-@pytest.mark.parametrize("way", ["resume", "rollback"])
+@pytest.mark.parametrize("direction", ["resume", "rollback"])
 @pytest.mark.parametrize(
     ("step", "how", "expired"),
     [("ocs2: apply", "killed after", False), ("hosts: confirm", "killed before", False), ("hosts: confirm", "killed before", True)],
     ids=["between devices", "before it was confirmed", "after the timed revert"],
 )
-async def test_killed_half_way_both_ways_on_converge(bench: Bench, step: str, how: str, expired: bool, way: str) -> None:
+async def test_killed_half_way_both_ways_on_converge(bench: Bench, step: str, how: str, expired: bool, direction: str) -> None:
     """S4: resumed, or rolled back, also once hosts have gone back by themselves."""
     was = await before(bench)
     await bench.up(TWO)
@@ -52,9 +52,9 @@ async def test_killed_half_way_both_ways_on_converge(bench: Bench, step: str, ho
     for host in bench.fleet.all.values() if expired else ():
         if host.pending:
             host.active, host.pending = host.pending_to, False
-    (left,) = left_behind(bench.store, SLICE, await bench.session.observe())
+    (left,) = left_behind(bench.store, TENANCY, await bench.session.observe())
     assert left.run == died.id and left.undo == f"testbed rollback {died.id}"
-    if way == "resume":
+    if direction == "resume":
         await bench.up(TWO)
         assert now(bench) == goal
     else:
@@ -67,7 +67,7 @@ async def test_going_back_to_no_plan_takes_everything_of_ours_away(bench: Bench)
     await before(bench)
     first = next(r for r in reversed(bench.store.history(LAB)))
     report = await bench.back(before_of(bench.store.journalled(first.id)[0]))
-    assert not report.left and bench.store.current(SLICE) is None and bench.store.owned(SLICE) == frozenset()
+    assert not report.left and bench.store.current(TENANCY) is None and bench.store.owned(TENANCY) == frozenset()
     assert bench.held() == {"ocs1": frozenset(), "ocs2": {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))}}
     assert set(bench.generations().values()) == {None}
 
@@ -79,9 +79,9 @@ async def test_after_a_power_cut_of_everything_restore_brings_back_what_the_stor
     for name in bench.fleet.all:
         bench.fleet.all[name] = replace(bench.fleet.all[name], active=None, previous=None, staged={}, carrier={}, ups={})
     bench.fleet.light()
-    current = bench.store.current(SLICE)
+    current = bench.store.current(TENANCY)
     assert current is not None
-    await bench.back(as_stored(bench.store, SLICE, current, bench.lab), "restore")
+    await bench.back(as_stored(bench.store, TENANCY, current, bench.lab), "restore")
     ours = {d: held - {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))} for d, held in was[0].items()}
     assert bench.held() == ours and now(bench)[1:] == was[1:]
 
@@ -90,12 +90,12 @@ async def test_a_plan_that_is_restored_keeps_which_of_its_slots_is_up_and_which_
     await before(bench)
     bench.switches["ocs1"].held = frozenset()
     bench.fleet.light()
-    current = bench.store.current(SLICE)
+    current = bench.store.current(TENANCY)
     assert current is not None
     slots = SlotsMade(2, (0, 1, 2))
     current = replace(current, up=replace(current.up, slots=slots))
-    await bench.back(as_stored(bench.store, SLICE, current, bench.lab), "restore")
-    assert (up := bench.store.current(SLICE)) is not None and up.up.slots == slots
+    await bench.back(as_stored(bench.store, TENANCY, current, bench.lab), "restore")
+    assert (up := bench.store.current(TENANCY)) is not None and up.up.slots == slots
 
 
 async def test_a_device_and_a_host_that_the_change_does_not_need_may_be_down(bench: Bench) -> None:
@@ -145,7 +145,7 @@ def cross(device: str, a: str, b: str) -> CrossConnect:
 
 
 def spectral(attenuation_db: float, n: int = -280) -> SpectralRoute:
-    return SpectralRoute(Port("wss1", "in"), Port("wss1", "3"), Slot.flexgrid(n, 4), attenuation_db)
+    return SpectralRoute(Port("wss1", "in"), Port("wss1", "3"), FrequencySlot.flexgrid(n, 4), attenuation_db)
 
 
 def test_the_way_back_restores_attenuation_in_place() -> None:
@@ -190,13 +190,13 @@ async def test_what_a_dead_run_left_is_told_with_done_not_done_and_foreign(bench
     bench.points.fail = {}
     stranger = cross("ocs1", "60", "160")
     bench.switches["ocs1"].held |= {stranger}
-    (left,) = left_behind(bench.store, SLICE, await bench.session.observe())
+    (left,) = left_behind(bench.store, TENANCY, await bench.session.observe())
     assert isinstance(left, Unfinished) and (left.run, left.what, left.status) == (died.id, "up two", "died")
-    words = "\n".join(left.lines())
-    assert words.startswith(f"run {died.id} (up two) died before its end")
-    assert "done:     ocs2: 0/0 made, 2/2 removed" in words and "not done: ocs1: not made: " in words
-    assert "foreign:  ocs1: made by others meanwhile: 60->160" in words
-    assert words.endswith(f"continue: testbed resume {died.id}   roll back: testbed rollback {died.id}")
+    text = "\n".join(left.lines())
+    assert text.startswith(f"run {died.id} (up two) died before its end")
+    assert "done:     ocs2: 0/0 made, 2/2 removed" in text and "not done: ocs1: not made: " in text
+    assert "foreign:  ocs1: made by others meanwhile: 60->160" in text
+    assert text.endswith(f"continue: testbed resume {died.id}   roll back: testbed rollback {died.id}")
     report = await bench.up(TWO)
     assert next(iter(left.lines())) in report.notes, "the next command begins by saying it"
 
@@ -225,13 +225,13 @@ async def test_a_plan_comes_up_without_the_host_of_a_shadow_that_its_job_may_do_
     bench.fleet.all["gpu04"].up = False
     launched: list[bool] = []
 
-    async def ensure(*_: object, spared: bool, **__: object) -> None:
-        launched.append(spared)
+    async def ensure(*_: object, left_out: bool, **__: object) -> None:
+        launched.append(left_out)
 
     monkeypatch.setattr(Jobs, "ensure", ensure)
     with pytest.raises(Unreachable, match="gpu04"):
         await bench.up(text)
-    run, context = bench.context("up", RunOptions(lost=("gpu04",), spared=True), plan_text=text)
+    run, context = bench.context("up", RunOptions(lost=("gpu04",), left_out=True), plan_text=text)
     with run:
         await Up(context, read_plan(text, "plan.json", bench.lab), text).carry_out()
     assert launched == [True]

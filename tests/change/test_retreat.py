@@ -18,17 +18,17 @@ OLD, DRAIN, HOLD, NEW = 3, 4, 5, 6
 
 
 class Committers(OwnParts):
-    """Hosts that keep a generation each; those in `gone` do not answer."""
+    """Hosts that keep a generation each; those in `ended` do not answer."""
 
-    def __init__(self, hellos: Mapping[str, Hello], gone: Collection[str] = ()) -> None:
-        self.hellos, self.gone = dict(hellos), gone
+    def __init__(self, hellos: Mapping[str, Hello], ended: Collection[str] = ()) -> None:
+        self.hellos, self.ended = dict(hellos), ended
 
     async def connect(self, names: Collection[str] | None = None) -> Mapping[str, Hello | TestbedError]:
         chosen = self.hellos if names is None else names
-        return {n: Unreachable(f"{n}: no route") if n in self.gone else self.hellos[n] for n in chosen}
+        return {n: Unreachable(f"{n}: no route") if n in self.ended else self.hellos[n] for n in chosen}
 
     async def disarm(self, names: Collection[str]) -> None:
-        assert not set(names) & set(self.gone)
+        assert not set(names) & set(self.ended)
 
     async def confirm(self, generation: int, names: Collection[str]) -> None:
         for name in names:
@@ -40,7 +40,7 @@ class Committers(OwnParts):
             self.hellos[name] = replace(self.hellos[name], active=self.hellos[name].pending_to, pending_s=None, pending_to=None)
 
     def active(self) -> set[int | None]:
-        return {h.active for n, h in self.hellos.items() if n not in self.gone}
+        return {h.active for n, h in self.hellos.items() if n not in self.ended}
 
 
 def hello(host: str, active: int, pending_to: int | None = None) -> Hello:
@@ -84,7 +84,7 @@ def test_once_one_host_was_told_to_keep_the_new_routes_the_others_follow() -> No
 
 
 def test_a_host_that_does_not_answer_keeps_nobody_else_from_going_back() -> None:
-    hosts = Committers({"a": hello("a", NEW, OLD), "b": hello("b", NEW, OLD)}, gone={"b"})
-    words = retreat(hosts, None)
+    hosts = Committers({"a": hello("a", NEW, OLD), "b": hello("b", NEW, OLD)}, ended={"b"})
+    text = retreat(hosts, None)
     assert hosts.active() == {OLD}
-    assert "b: no route" in words and "within 60 s" in words
+    assert "b: no route" in text and "within 60 s" in text

@@ -14,7 +14,7 @@ from orchestrator.change import rollback as undoing
 from orchestrator.change.snapshot import Snapshot, before_of
 from orchestrator.change.unfinished import left_behind
 from orchestrator.store.store import Store
-from tests.change.fleet import LAB, SLICE, Bench, plan_text, ring
+from tests.change.fleet import LAB, TENANCY, Bench, plan_text, ring
 
 RING = plan_text("ring", *ring(1, 2))
 MOVED = plan_text("moved", *ring(3, 2))  # the two links at ocs1 move to other ports
@@ -39,9 +39,9 @@ async def before(bench: Bench) -> tuple[Any, ...]:
 
 def now(bench: Bench) -> tuple[Any, ...]:
     """What counts: circuits, routes, and what the store says of both."""
-    current = bench.store.current(SLICE)
+    current = bench.store.current(TENANCY)
     assert current is None or {g for g in bench.generations().values() if g is not None} == {current.generation}
-    return bench.held(), bench.routes(), bench.store.owned(SLICE), current and (current.plan_name, current.up)
+    return bench.held(), bench.routes(), bench.store.owned(TENANCY), current and (current.plan_name, current.up)
 
 
 async def test_a_plan_comes_up_on_the_bench_and_the_second_time_nothing_is_written(bench: Bench) -> None:
@@ -49,7 +49,7 @@ async def test_a_plan_comes_up_on_the_bench_and_the_second_time_nothing_is_writt
     report = await bench.up(RING)
     assert report.nothing_to_do and bench.points.names == []
     assert (await bench.up(TWO)).made == 2
-    current = bench.store.current(SLICE)
+    current = bench.store.current(TENANCY)
     assert current is not None
     assert bench.generations() == dict.fromkeys(("gpu01", "gpu02", "gpu03"), current.generation) | {"gpu04": None}
 
@@ -109,13 +109,15 @@ async def test_what_a_rollback_could_not_do_twice_is_listed_whole(bench: Bench) 
     true = {f"{c.ingress.label}->{c.egress.label} was there and is not" for c in had - has}
     true |= {f"{c.ingress.label}->{c.egress.label} is there and was not" for c in has - had}
     listed = {line.partition(" (")[0] for line in failed.value.left if "ocs1: apply refused" in line}
-    assert had - has and had - has <= bench.store.owned(SLICE), "a device that restarts may light it again: it is not nobody's then"
+    assert had - has and had - has <= bench.store.owned(TENANCY), (
+        "a device that restarts may light it again: it is not nobody's then"
+    )
     assert len(true) > 2 and listed == {f"ocs1: {line}" for line in true} and bench.switches["ocs2"].held == was[0]["ocs2"]
 
 
 async def test_a_device_that_does_not_come_back_is_for_hands_and_all_others_go_back(bench: Bench) -> None:
     was = await before(bench)
-    wrong(bench, ("ocs1", "gone"))
+    wrong(bench, ("ocs1", "ended"))
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
     assert any(line.startswith("ocs1: does not answer") for line in failed.value.left) and "  1. " in str(failed.value)
@@ -166,7 +168,7 @@ async def test_a_host_that_is_lost_in_the_middle_is_named_and_the_others_go_back
 
 async def test_a_device_that_cannot_be_read_when_all_should_begin_leaves_everything_and_keeps_its_own_error(bench: Bench) -> None:
     was = await before(bench)
-    bench.switches["ocs2"].apply = gone  # type: ignore[method-assign]
+    bench.switches["ocs2"].apply = ended  # type: ignore[method-assign]
     with pytest.raises(Unreachable) as failed:
         await bench.up(TWO)
     assert failed.value.exit_code == 5 and "ocs2: connection refused" in str(failed.value)
@@ -174,7 +176,7 @@ async def test_a_device_that_cannot_be_read_when_all_should_begin_leaves_everyth
     assert bench.store.unfinished("made-1", "ann") == []
 
 
-async def gone(*arguments: object) -> Any:
+async def ended(*arguments: object) -> Any:
     raise Unreachable("ocs2: connection refused")
 
 
@@ -220,7 +222,7 @@ async def test_without_rollback_a_failed_change_stays_and_can_go_on_or_back(benc
         await bench.up(TWO, rollback=False)
     (run,) = bench.store.unfinished("made-1", "ann")
     assert bench.held() != was[0]
-    (left,) = left_behind(bench.store, SLICE, await bench.session.observe())
+    (left,) = left_behind(bench.store, TENANCY, await bench.session.observe())
     assert left.run == run.id and any(line.startswith("ocs1: not made: ") for line in left.not_done)
     assert (left.resume, left.undo) == (f"testbed resume {run.id}", f"testbed rollback {run.id}")
     await bench.back(before_of(bench.store.journalled(run.id)[0]))
@@ -230,15 +232,15 @@ async def test_without_rollback_a_failed_change_stays_and_can_go_on_or_back(benc
 async def test_what_another_owner_does_meanwhile_is_no_business_of_a_rollback(bench: Bench) -> None:
     was = await before(bench)
     wrong(bench, ("ocs1", "half"))
-    bobs, gone = CrossConnect(Port("ocs1", "70"), Port("ocs1", "170")), CrossConnect(Port("ocs1", "71"), Port("ocs1", "171"))
-    bench.switches["ocs1"].held |= {gone}
-    bench.store.own(f"{LAB}/bob", "2026-11-21-0099", [gone])
+    bobs, removed = CrossConnect(Port("ocs1", "70"), Port("ocs1", "170")), CrossConnect(Port("ocs1", "71"), Port("ocs1", "171"))
+    bench.switches["ocs1"].held |= {removed}
+    bench.store.own(f"{LAB}/bob", "2026-11-21-0099", [removed])
     stage = bench.fleet.routes.stage
 
     async def and_bob(generations: Any) -> Any:
         bench.store.own(f"{LAB}/bob", "2026-11-21-0099", [bobs])
-        bench.switches["ocs1"].held = bench.switches["ocs1"].held - {gone} | {bobs}
-        bench.store.disown(f"{LAB}/bob", [gone])
+        bench.switches["ocs1"].held = bench.switches["ocs1"].held - {removed} | {bobs}
+        bench.store.disown(f"{LAB}/bob", [removed])
         return await stage(generations)
 
     bench.fleet.routes.stage = and_bob
@@ -268,4 +270,4 @@ async def test_down_forgets_circuits_that_hands_took_away_also_where_there_is_no
         switch.held = frozenset()
     report = await bench.back(Snapshot({}))
     assert report.nothing_to_do and not report.left
-    assert not bench.store.owned(SLICE) and bench.store.current(SLICE) is None
+    assert not bench.store.owned(TENANCY) and bench.store.current(TENANCY) is None

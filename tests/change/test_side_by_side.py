@@ -45,10 +45,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[obje
     real = changes.holding
 
     @asynccontextmanager
-    async def late(*words: Any, **more: Any) -> AsyncIterator[Any]:
+    async def late(*argv: Any, **more: Any) -> AsyncIterator[Any]:
         monkeypatch.setattr(changes, "holding", real)
         await work()
-        async with real(*words, **more) as lock:
+        async with real(*argv, **more) as lock:
             yield lock
 
     monkeypatch.setattr(changes, "holding", late)
@@ -77,7 +77,7 @@ async def test_the_hosts_of_a_job_obey_the_run_that_stops_it_even_where_they_hav
     """They were started anew: one that lost the number of its newest run refuses all of a run that did not begin there."""
     await bench.up(plan_text("one", ONE))
     with bench.store() as store:
-        store.add_job(bench.slice(), "0001", "mlp", spec("gpu01", "gpu04"), "running")
+        store.add_job(bench.tenancy(), "0001", "mlp", spec("gpu01", "gpu04"), "running")
     for host in bench.fleet.all.values():
         host.active, host.staged = None, {}
     bench.fleet.ran["mlp.1"] = "running"
@@ -104,7 +104,7 @@ async def test_a_job_is_launched_only_with_the_hosts_of_the_one_that_it_ends(ben
     bench.fleet.ran["mlp.1"] = "running"
     bench.living.add("the drill")  # which holds the lock
     with bench.store("bob") as store:
-        store.add_job(bench.slice(), "0001", "mlp", spec("gpu01", "gpu04"), "running")
+        store.add_job(bench.tenancy(), "0001", "mlp", spec("gpu01", "gpu04"), "running")
         locks = locks_of(bench.lab, bench.settings("bob"), store)
         held = locks.take("run", Scope(frozenset({"gpu04"})), "up bob")
         with pytest.raises(Locked, match="gpu04 is locked by bob"):
@@ -146,16 +146,16 @@ async def test_restore_brings_back_the_plan_that_is_up_by_then(bench: Bench, mon
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("way", ["resume", "up"])
+@pytest.mark.parametrize("direction", ["resume", "up"])
 async def test_a_rollback_of_what_was_finished_later_goes_back_to_before_its_first_begin(
-    bench: Bench, way: str, times: int
+    bench: Bench, direction: str, times: int
 ) -> None:
     """Half done is no state that anybody wants back."""
     await bench.up(plan_text("one", ONE))
     moved = plan_text("moved", MOVED)
 
     def going_on(run: str, process: Process) -> Awaitable[Any]:
-        if way == "up" or not run:
+        if direction == "up" or not run:
             return bench.up(moved, process=process)
         return bench.verb(engine.resume, run, process=process)
 
@@ -207,9 +207,9 @@ async def test_a_command_that_waited_holds_the_hosts_of_what_came_up_meanwhile(
     with bench.store() as store:
         locks = locks_of(bench.lab, bench.settings(), store)
 
-        async def looking(*words: Any) -> None:
+        async def looking(*argv: Any) -> None:
             held.extend(host for lock in locks.listed() for host in lock.scope.hosts)
-            await clear(*words)
+            await clear(*argv)
 
         monkeypatch.setattr(bench.fleet.routes, "clear", looking)
         await bench.up(plan_text("one", ONE))
@@ -268,25 +268,27 @@ async def test_a_run_whose_lock_was_stolen_is_left_half_done_and_is_the_latest_c
 
 async def test_a_job_that_finished_is_not_launched_again(bench: Bench) -> None:
     with bench.store() as store:
-        number = store.add_job(bench.slice(), "run", "mlp", spec(), "running")
+        number = store.add_job(bench.tenancy(), "run", "mlp", spec(), "running")
         store.set_job(number, "finished", ended=True)
         recorder = Recorder(Silent())
         session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
-        assert await Jobs(session, store, bench.slice(), bench.folder).resume_previous("run", number, None, recorder) is None
+        assert await Jobs(session, store, bench.tenancy(), bench.folder).resume_previous("run", number, None, recorder) is None
 
 
 async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nobody(*words: object) -> dict[str, object]:
+    async def nobody(*argv: object) -> dict[str, object]:
         raise Unreachable("gpu04: no channel to its committer")
 
     monkeypatch.setattr(bench.fleet.jobs, "states", nobody)
     with bench.store() as store:
-        number = store.add_job(bench.slice(), "run", "mlp", spec("gpu03", "gpu04"), "running")
+        number = store.add_job(bench.tenancy(), "run", "mlp", spec("gpu03", "gpu04"), "running")
         recorder = Recorder(Silent())
         session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
 
         async def bring() -> object:
-            return await Jobs(session, store, bench.slice(), bench.folder).ensure("run", None, recorder, changed=True, launch=True)
+            return await Jobs(session, store, bench.tenancy(), bench.folder).ensure(
+                "run", None, recorder, changed=True, launch=True
+            )
 
         with pytest.raises(Unreachable):
             await bring()
@@ -297,17 +299,17 @@ async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monke
 async def test_adoption_is_whole_or_not_at_all(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.up(plan_text("his", THEIRS), owner="bob")
     with bench.store() as store:
-        his, who = store.owned(bench.slice("bob")), locks_of(bench.lab, bench.settings(), store).who
+        his, who = store.owned(bench.tenancy("bob")), locks_of(bench.lab, bench.settings(), store).who
         assert len(his) == 2
 
-        def full(*words: object) -> None:
+        def full(*argv: object) -> None:
             raise OSError("no space left")
 
         monkeypatch.setattr(ownership, "add_audit", full)
         with pytest.raises(OSError, match="no space"):
             adopt(store, bench.key, who, "run", his, ["owner:bob"])
-        assert store.owned(bench.slice("bob")) == his and not store.owned(bench.slice())
-        assert store.current(bench.slice("bob")) is not None
+        assert store.owned(bench.tenancy("bob")) == his and not store.owned(bench.tenancy())
+        assert store.current(bench.tenancy("bob")) is not None
 
 
 async def test_who_loads_the_links_holds_them(bench: Bench) -> None:
@@ -321,7 +323,7 @@ async def test_who_loads_the_links_holds_them(bench: Bench) -> None:
 
 async def test_links_of_a_plan_are_not_loaded_while_the_job_before_runs(bench: Bench) -> None:
     with bench.store() as store:
-        store.add_job(bench.slice(), "run", "mlp", spec(), "running")
+        store.add_job(bench.tenancy(), "run", "mlp", spec(), "running")
     text = plan_text("one", ONE).replace('"max_loss_db"', '"min_link_share": 0.5, "max_loss_db"')
     await bench.up(text)
     assert bench.held() == bench.wanted(ONE)
@@ -351,7 +353,7 @@ async def test_a_change_that_fails_keeps_what_it_adopted_and_says_so(bench: Benc
     with pytest.raises(RolledBack) as failed:
         await bench.up(plan_text("moved", MOVED), adopt=("owner:bob",))
     with bench.store() as store:
-        assert len(store.owned(bench.slice())) == 2
+        assert len(store.owned(bench.tenancy())) == 2
     assert str(failed.value).count("adopted circuits stay yours: ocs1:3->20, of bob") == 1
 
 
@@ -408,8 +410,8 @@ async def test_routes_of_an_earlier_plan_are_cleared_only_on_a_host_that_is_lock
     with bench.store("bob") as store:
         locks = locks_of(bench.lab, bench.settings("bob"), store)
         held = locks.take("run", Scope(frozenset({"gpu03"})), "up bob")
-        (words,) = (line for line in await change(MOVED) if "gpu03" in line)
-        assert "stay on gpu03: " in words and "bob" in words and behind.active == number
+        (text,) = (line for line in await change(MOVED) if "gpu03" in line)
+        assert "stay on gpu03: " in text and "bob" in text and behind.active == number
         locks.release(held.id)
     assert not any("stay on" in line for line in await change(ONE)) and behind.active is None
     with bench.store() as store:
@@ -427,9 +429,9 @@ async def test_a_host_that_went_back_before_it_knew_the_run_counts_as_it_was_the
     await bench.up(plan_text("moved", MOVED))
     host.pending, host.pending_to = True, first
 
-    async def goes_back(*words: Any) -> None:
+    async def goes_back(*argv: Any) -> None:
         host.active, host.pending = first, False
-        await fence(*words)
+        await fence(*argv)
 
     monkeypatch.setattr(bench.fleet, "fence", goes_back)
     report = await bench.up(plan_text("one", ONE))

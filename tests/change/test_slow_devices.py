@@ -16,7 +16,7 @@ import pytest
 from optics import Change, CrossConnect, Port, Progress, TimedOut, Traits
 from optics.plain import scaled_text
 from optics.plan import TransitionPolicy
-from orchestrator.change.apply import progress_words, switch, undisturbed
+from orchestrator.change.apply import progress_text, switch, undisturbed
 from orchestrator.change.context import Context
 from orchestrator.deadline import OUTER, deadline
 from orchestrator.fabric.transition import transition
@@ -27,19 +27,19 @@ from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Lines, Silent
 from orchestrator.telemetry.reader import read_points
 from orchestrator.telemetry.recorder import Recorder
-from tests.change.glasslab import SWITCH, Glass, Robot, hosts_yml, read
+from tests.change.fibrelab import SWITCH, FibrePlant, Robot, hosts_yml, read
 from tests.drills.bench import LINK_S, PATIENCE_S, opened, plan_text
 
 ROBOT = Traits(settle_s=1.0, at_once=1, latching=True)
 WANTED = {"rome1": frozenset(CrossConnect(Port("rome1", f"E{k}"), Port("rome1", f"W{k + 1}")) for k in range(1, 4))}
 
 
-class Told(Silent):
+class Notified(Silent):
     def __init__(self) -> None:
-        self.said: list[tuple[str, int, int, str]] = []
+        self.reported: list[tuple[str, int, int, str]] = []
 
     def update(self, name: str, done: int, total: int, detail: str = "") -> None:
-        self.said.append((name, done, total, detail))
+        self.reported.append((name, done, total, detail))
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def lab(scale: float = 60.0):  # type: ignore[no-untyped-def]
 
 async def test_every_move_of_a_robot_is_shown_and_journalled(store: Store, tmp_path: Path) -> None:
     here = lab()
-    robot = Robot("rome1", ROBOT, Glass(here))
-    run, told = store.new_run("up", "lab"), Told()
+    robot = Robot("rome1", ROBOT, FibrePlant(here))
+    run, notified = store.new_run("up", "lab"), Notified()
     with Journal(tmp_path, run.id, "made") as journal:
         session = cast(Session, SimpleNamespace(devices={"rome1": robot}, lab=here))
-        context = Context(session, store, run, "lab", Recorder(told, journal), tmp_path, 10.0)
+        context = Context(session, store, run, "lab", Recorder(notified, journal), tmp_path, 10.0)
         await switch(context, transition({"rome1": frozenset()}, WANTED, {}))
-    assert [(name, done, total) for name, done, total, _ in told.said] == [("switch", n, 3) for n in range(4)]
-    assert told.said[1][3] == "rome1 move 2 of 3, 2 min 00 s of device time (2.0 s here, x60) left"
+    assert [(name, done, total) for name, done, total, _ in notified.reported] == [("switch", n, 3) for n in range(4)]
+    assert notified.reported[1][3] == "rome1 move 2 of 3, 2 min 00 s of device time (2.0 s here, x60) left"
     moves = [p for p in read_points(tmp_path) if p.measurement == "phase" and p.tags["phase"] == "move"]
     assert [p.fields["detail"] for p in moves] == [f"{n} of 3: move {n}" for n in (1, 2, 3)]
     assert "on_progress" not in vars(robot) or robot.on_progress is Robot.on_progress, "no callback is left once the change is over"
@@ -76,7 +76,7 @@ def test_plain_lines_say_where_a_robot_is() -> None:
     stream = StringIO()
     lines = Lines(stream, every_s=0.0)
     lines.phase("switch")
-    lines.update("switch", 3, 24, progress_words(Progress("rome1", 3, 24, 21.0), 1.0))
+    lines.update("switch", 3, 24, progress_text(Progress("rome1", 3, 24, 21.0), 1.0))
     assert stream.getvalue().split() == ["switch", "3/24", "rome1", "move", "4", "of", "24,", "21.0", "s", "left"]
 
 

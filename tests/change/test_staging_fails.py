@@ -42,7 +42,7 @@ def ansible(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Ansib
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "text"),
     [
         ("kill -KILL $$", "ansible-playbook was killed before it ended"),
         ("echo 'ERROR! no space left'; kill -KILL $$", "ansible-playbook was killed before it ended.*: ERROR! no space left"),
@@ -50,9 +50,9 @@ def ansible(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Ansib
         ("exit 0", "ansible-playbook ended with exit code 0; no result of gpu01, gpu02 and printed nothing"),
     ],
 )
-def test_what_died_is_named_with_what_it_had_said(tmp_path: Path, script: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_died_is_named_with_what_it_had_said(tmp_path: Path, script: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     play = ansible(tmp_path, script, monkeypatch)
-    with pytest.raises(Refused, match=f"(?s)^stage_rules.yml: {words}") as died:
+    with pytest.raises(Refused, match=f"(?s)^stage_rules.yml: {text}") as died:
         play.play("stage_rules.yml", ["gpu01", "gpu02"], {})
     play.close()
     assert "gpu01, gpu02" in str(died.value) and str(tmp_path / "run") in died.value.hint
@@ -70,7 +70,7 @@ def test_an_ansible_that_hangs_is_stopped_and_the_message_says_after_how_long(
 async def test_a_staging_that_fails_ends_as_everything_is_as_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.up(plan_text("one", ONE))
 
-    async def dies(*words: Any) -> None:
+    async def dies(*argv: Any) -> None:
         raise Refused("stage_rules.yml: ansible-playbook was killed before it ended", hint="look there")
 
     monkeypatch.setattr(bench.fleet.routes, "stage", dies)
@@ -89,7 +89,7 @@ async def test_a_host_that_refuses_to_be_asked_before_anything_is_changed_is_no_
     def stale() -> tuple[str, ...]:
         return ("gpu01", "gpu02")
 
-    async def dies(*words: Any) -> None:
+    async def dies(*argv: Any) -> None:
         raise Refused("provision.yml: ansible-playbook was killed before it ended")
 
     monkeypatch.setattr(bench.fleet.channels, "unprovisioned", stale)
@@ -118,8 +118,8 @@ read -r words < "$3"
 
 
 def test_an_ansible_whose_command_died_before_it_was_heard_ends(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "words")
-    ended = subprocess.run([sys.executable, "-P", PLAYBOOKS / "ansible_playbook.py", tmp_path / "words"], timeout=60.0)
+    os.mkfifo(tmp_path / "message")
+    ended = subprocess.run([sys.executable, "-P", PLAYBOOKS / "ansible_playbook.py", tmp_path / "message"], timeout=60.0)
     assert ended.returncode == 0
 
 

@@ -20,7 +20,7 @@ from orchestrator.results import to_json
 from orchestrator.store.records import StallPoint
 from orchestrator.store.stalls import add_stalls, stall_history
 from orchestrator.store.store import Store
-from tests.change.fleet import LAB, SLICE, Bench, plan_text, ring
+from tests.change.fleet import LAB, TENANCY, Bench, plan_text, ring
 from tests.kit.jobs import spec
 
 LINE = ring()[:3]
@@ -35,7 +35,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 async def measured(bench: Bench, *dark_s: float) -> Stall:
-    current = bench.store.current(SLICE)
+    current = bench.store.current(TENANCY)
     assert current is not None
     run, context = bench.context("stall")
     with run:
@@ -47,7 +47,7 @@ async def measured(bench: Bench, *dark_s: float) -> Stall:
 
 def state(bench: Bench) -> Any:
     lit = {name: host.carrier for name, host in bench.fleet.all.items()}
-    return bench.held(), bench.generations(), bench.pending(), bench.store.owned(SLICE), bench.store.current(SLICE), lit
+    return bench.held(), bench.generations(), bench.pending(), bench.store.owned(TENANCY), bench.store.current(TENANCY), lit
 
 
 async def test_a_link_is_dark_in_each_mode_and_nothing_has_changed_afterwards(bench: Bench) -> None:
@@ -69,7 +69,7 @@ async def test_a_link_is_dark_in_each_mode_and_nothing_has_changed_afterwards(be
 async def test_a_pair_without_another_path_is_not_drained(bench: Bench) -> None:
     await bench.up(plan_text("line", *LINE))
     found = await measured(bench)
-    assert [p.mode for p in found.points] == ["ridden", "held"]
+    assert [p.mode for p in found.points] == ["sending", "held"]
     assert found.notes == ["drained: not measured, as gpu01 and gpu02 have no other path in this plan"]
 
 
@@ -79,14 +79,14 @@ async def test_a_hold_leaves_out_the_routes_over_the_link_and_no_others(bench: B
     found = await measured(bench)
     assert sorted(found.hold) == ["gpu01", "gpu02"]
     for name, kept in found.hold.items():
-        gone = (before[name] or frozenset()) - kept
-        assert gone and {getattr(rule, "interface", "") for rule in gone} == {"opt1"}
+        removed = (before[name] or frozenset()) - kept
+        assert removed and {getattr(rule, "interface", "") for rule in removed} == {"opt1"}
 
 
-async def refused(bench: Bench, kind: type[TestbedError], words: str) -> None:
+async def refused(bench: Bench, kind: type[TestbedError], text: str) -> None:
     before = state(bench)
     bench.points.names.clear()
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=text):
         await measured(bench)
     assert bench.points.names == [] and state(bench) == before
     record = bench.store.get("last")
@@ -95,7 +95,7 @@ async def refused(bench: Bench, kind: type[TestbedError], words: str) -> None:
 
 async def test_a_running_job_is_not_disturbed(bench: Bench) -> None:
     await bench.up(plan_text("ring", *ring()))
-    bench.store.set_job(bench.store.add_job(SLICE, "r", "mlp", spec("gpu01", "gpu02", on_hosts="mlp.x")), "running")
+    bench.store.set_job(bench.store.add_job(TENANCY, "r", "mlp", spec("gpu01", "gpu02", on_hosts="mlp.x")), "running")
     bench.fleet.ran["mlp.x"] = "running"
     await refused(bench, Interlock, "job mlp runs")
 
@@ -120,23 +120,23 @@ async def test_a_silent_device_is_named(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("traits", "forwarding", "words"),
+    ("traits", "forwarding", "text"),
     [
         (Traits(settle_s=30.0, at_once=1), "kernel", "is a robot: it would be dark for"),
         (Traits(settle_s=0.01), "npar-rdma", "forward in the NIC"),
     ],
 )
 async def test_a_link_that_cannot_be_measured_is_named_with_the_reason(
-    bench: Bench, traits: Traits, forwarding: str, words: str
+    bench: Bench, traits: Traits, forwarding: str, text: str
 ) -> None:
     await bench.up(plan_text("ring", *ring()))
-    current = bench.store.current(SLICE)
+    current = bench.store.current(TENANCY)
     assert current is not None
     links, circuits = current.up.links, current.up.circuits(bench.lab)
     routes = rules(links, bench.lab, bench.fleet.channels.macs())
     hosts = {name: replace(host, forwarding=forwarding) for name, host in bench.lab.hosts.items()}
     lab = replace(bench.lab, hosts=hosts)
-    with pytest.raises(Infeasible, match=words):
+    with pytest.raises(Infeasible, match=text):
         choose(links, circuits, lab, dict.fromkeys(lab.devices, traits), bench.held(), routes)
 
 
@@ -202,7 +202,7 @@ async def test_one_that_was_killed_is_rolled_back_later(bench: Bench, how: str) 
         await bench.back(before_of(bench.store.journalled(record.id)[0]))
         after = state(bench)
         assert after[0] == held and after[2] == [], f"{at}: {bench.points.names}"
-        current = bench.store.current(SLICE)
+        current = bench.store.current(TENANCY)
         assert current is not None and set(after[1].values()) == {current.generation}
         bench.points.names.clear()
     assert set(generations) == set(bench.fleet.all)

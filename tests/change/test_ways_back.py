@@ -56,7 +56,7 @@ async def killed(work: Any, process: Process) -> None:
     assert process.dead
 
 
-async def dies_half_way(bench: Bench, verb: Any, *words: Any, **more: Any) -> None:
+async def dies_midway(bench: Bench, verb: Any, *argv: Any, **more: Any) -> None:
     """The verb dies once the first device has done something."""
     process, before = Process(""), bench.held()
 
@@ -65,7 +65,7 @@ async def dies_half_way(bench: Bench, verb: Any, *words: Any, **more: Any) -> No
             process.kill_at = len(process.points)
 
     process.act = act
-    await killed(bench.verb(verb, *words, process=process, **more), process)
+    await killed(bench.verb(verb, *argv, process=process, **more), process)
 
 
 async def dies_before_anything(bench: Bench, name: str, links: list[tuple[str, str]]) -> str:
@@ -105,11 +105,11 @@ async def test_rollback_of_a_down_that_could_not_read_a_device_goes_back_to_the_
     await bench.up(plan_text("slots", TWO_LINKS))
     ends = bench.lab.fibres[HostPort("gpu03", 2)], bench.lab.fibres[HostPort("gpu02", 2)]
     with bench.store() as store:
-        was = store.current(bench.slice())
+        was = store.current(bench.tenancy())
         assert was is not None
         plan = {"plan_name": was.plan_name, "plan_sha": was.plan_sha, "plan_text": was.plan_text, "generation": was.generation}
-        store.set_current(bench.slice(), was.run, **plan, up=replace(was.up, slots=SlotsMade(0, (0, 1))))  # type: ignore[arg-type]
-        store.own(bench.slice(), was.run, [CrossConnect(ends[0].enters, ends[1].leaves)])
+        store.set_current(bench.tenancy(), was.run, **plan, up=replace(was.up, slots=SlotsMade(0, (0, 1))))  # type: ignore[arg-type]
+        store.own(bench.tenancy(), was.run, [CrossConnect(ends[0].enters, ends[1].leaves)])
     number = unread(bench, "ocs2")
     await bench.verb(engine.down)
     bench.servers["ocs2"].remove_fault(number)
@@ -122,8 +122,8 @@ async def test_what_others_have_on_a_device_that_was_not_read_is_not_said_to_hav
     await bench.verb(engine.down)
     bench.servers["ocs2"].remove_fault(number)
     (left,) = (await bench.status()).unfinished
-    words = "\n".join(left.lines())
-    assert "not done: ocs2: not removed: " in words and "foreign" not in words
+    text = "\n".join(left.lines())
+    assert "not done: ocs2: not removed: " in text and "foreign" not in text
 
 
 # --- light that comes late
@@ -183,23 +183,23 @@ async def test_a_restore_whose_command_is_late_ends_with_what_it_restores(fake: 
     to = before_run(fake.store, fake.lab, fake.store.history(fleet.LAB)[0].id)
     assert to is not None and to.current is not None and to.current.plan_name == "two"
     await fake.back(to)
-    held, owned = fake.held(), fake.store.owned(fleet.SLICE)
+    held, owned = fake.held(), fake.store.owned(fleet.TENANCY)
     await asyncio.sleep(0.2)
-    assert fake.held() == held and owned == fake.store.owned(fleet.SLICE) == {s for held in to.owned.values() for s in held}
+    assert fake.held() == held and owned == fake.store.owned(fleet.TENANCY) == {s for held in to.owned.values() for s in held}
 
 
 async def test_what_a_device_owes_a_result_for_stays_recorded(fake: fleet.Bench) -> None:
     await fake.up(RING)
-    owned = fake.store.owned(fleet.SLICE)
+    owned = fake.store.owned(fleet.TENANCY)
     run, context = fake.context(plan_name="ring")
     nothing: dict[str, frozenset[Setting]] = {"ocs1": frozenset(), "ocs2": frozenset()}
     with run:
         context.unanswered["ocs1"] = time.monotonic()
         context.disown_lost(nothing)
-        assert fake.store.owned(fleet.SLICE) == {s for s in owned if s.ingress.device == "ocs1"}
+        assert fake.store.owned(fleet.TENANCY) == {s for s in owned if s.ingress.device == "ocs1"}
         await context.settled()
         context.disown_lost(nothing)
-    assert not fake.store.owned(fleet.SLICE)
+    assert not fake.store.owned(fleet.TENANCY)
 
 
 # --- states that are not whole
@@ -211,12 +211,12 @@ async def test_rollback_never_goes_back_to_half_of_the_light(bench: Bench, first
     """It goes back to before the first of the runs that left the half, whichever plan each of them had."""
     await bench.up(plan_text("two", TWO_LINKS))
     if first == "down":
-        await dies_half_way(bench, engine.down)
+        await dies_midway(bench, engine.down)
         assert lit(bench) == 1
     else:
         path = bench.folder / "half.json"
         path.write_text(plan_text("half", [("gpu02:p3", "gpu03:p3"), ("gpu02:p4", "gpu03:p4")]))
-        await dies_half_way(bench, engine.up, path, NO_JOB)
+        await dies_midway(bench, engine.up, path, NO_JOB)
     process = Process("")
     if second == "dies":
         process.act = lambda name: setattr(process, "kill_at", len(process.points) if name == "after hosts arm" else 0)
@@ -233,9 +233,9 @@ async def test_a_rollback_of_several_slots_goes_back_to_before_the_half_that_the
     """The last slot found the one before it whole, the first found what another plan's run had left when it died."""
     store, own = fake.store, {"owner": fleet.OWNER, "user": fleet.OWNER}
     await fake.up(RING)
-    current = store.current(fleet.SLICE)
+    current = store.current(fleet.TENANCY)
     assert current is not None
-    ring = per_device(store.owned(fleet.SLICE))
+    ring = per_device(store.owned(fleet.TENANCY))
     half = {device: held for device, held in ring.items() if device == "ocs1"}
     runs = []
     for plan, owned, up in (("other", {}, None), ("slots", half, None), ("slots", ring, current)):
@@ -252,8 +252,8 @@ async def test_a_rollback_that_dies_leads_to_the_same_state_again(bench: Bench) 
     await bench.up(plan_text("two", TWO_LINKS))
     path = bench.folder / "other.json"
     path.write_text(plan_text("other", OTHER))
-    await dies_half_way(bench, engine.up, path, NO_JOB)
-    await dies_half_way(bench, engine.rollback, None)
+    await dies_midway(bench, engine.up, path, NO_JOB)
+    await dies_midway(bench, engine.rollback, None)
     await bench.verb(engine.rollback, None)
     assert bench.held() == bench.wanted(TWO_LINKS) and (await bench.status()).ok
 
@@ -290,7 +290,7 @@ async def test_a_second_rollback_does_not_bring_back_what_was_unfinished(bench: 
     first = (await bench.status()).run
     path = bench.folder / "other.json"
     path.write_text(plan_text("other", OTHER))
-    await dies_half_way(bench, engine.up, path, NO_JOB)
+    await dies_midway(bench, engine.up, path, NO_JOB)
     await bench.verb(engine.rollback, None)
     with pytest.raises(Missing, match=r"rolled back run \S+, which was unfinished") as refused:
         await bench.verb(engine.rollback, None)
@@ -325,7 +325,7 @@ async def test_rollback_after_an_up_that_died_before_it_changed_anything_undoes_
 
 async def test_a_run_that_did_nothing_does_not_hide_one_that_died_half_way(bench: Bench) -> None:
     await bench.up(plan_text("two", TWO_LINKS))
-    await dies_half_way(bench, engine.down)
+    await dies_midway(bench, engine.down)
     await dies_before_anything(bench, "other", OTHER)
     assert (await bench.verb(engine.rollback, None)).plan == "two"
     assert bench.held() == bench.wanted(TWO_LINKS) and not (await bench.status()).unfinished

@@ -71,7 +71,7 @@ def test_a_new_folder_that_another_command_takes_for_an_abandoned_one_is_made_ag
 ) -> None:
     made = []
 
-    def robbed(*words: object, **more: str) -> str:
+    def robbed(*argv: object, **more: str) -> str:
         made.append(mkdtemp(**more))
         if len(made) < 3:
             shutil.rmtree(made[-1])

@@ -24,7 +24,7 @@ from orchestrator.session import Command
 from orchestrator.store.records import StallPoint
 from orchestrator.telemetry.phases import PartTime, PhaseTime
 from orchestrator.verbs.report import DevicesReport, DeviceStatus, DeviceView, HostStatus, StatusReport
-from orchestrator.verify.report import CircuitLight, LossChange, PowerReport, Rung, StallReport, VerifyReport
+from orchestrator.verify.report import CircuitLight, LevelResult, LossChange, PowerReport, StallReport, VerifyReport
 from tests.jsondata import fits
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,7 +38,7 @@ STALLS = tuple(
     StallPoint(at, run, "gpu01:p1--gpu02:p1", "ocs1", mode, asked, asked + 55.0 + extra, lost + extra, 0.0)
     for run, at in (("2026-11-20-0003", 1_795_000_000.0), ("2026-11-21-0011", 1_795_090_000.0))
     for asked, by_mode in ((0.0, (2.0, 91.0, 56.0)), (200.0, (2.0, 412.0, 258.0)))
-    for mode, lost in zip(("drained", "ridden", "held"), by_mode, strict=True)
+    for mode, lost in zip(("drained", "sending", "held"), by_mode, strict=True)
     for extra in (0.0, 1.0, 4.0)
 )
 REPORTS: dict[str, Any] = {
@@ -65,7 +65,7 @@ REPORTS: dict[str, Any] = {
         pairs_ok=132,
         pairs_total=132,
         job=JOB,
-        turn=JobChange(7, "ride", 40, 96.2, 60.1, 3.9, 32.2, 212.4, 171.6, 75.0, 640.0),
+        ring_change=JobChange(7, "send", 40, 96.2, 60.1, 3.9, 32.2, 212.4, 171.6, 75.0, 640.0),
         journal="/var/lib/testbed/runs/2026-11-21-0007/telemetry",
         undo="testbed rollback",
     ),
@@ -135,7 +135,10 @@ REPORTS: dict[str, Any] = {
     "verify": VerifyReport(
         "emulated",
         "topoopt-12",
-        (Rung("map", True, "48 cross-connects on 4 devices", 0.03), Rung("link", True, "48/48 ports with carrier", 0.001)),
+        (
+            LevelResult("map", True, "48 cross-connects on 4 devices", 0.03),
+            LevelResult("link", True, "48/48 ports with carrier", 0.001),
+        ),
     ),
     "devices": DevicesReport(
         "emulated",
@@ -258,7 +261,7 @@ REPORTS: dict[str, Any] = {
 
 
 @dataclass
-class Said:
+class Printed:
     """What one command line printed and returned."""
 
     code: int
@@ -283,10 +286,10 @@ class Bench:
     answers: dict[str, Any] = field(default_factory=lambda: dict(REPORTS))
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
 
-    def __call__(self, *argv: object) -> Said:
+    def __call__(self, *argv: object) -> Printed:
         code = main.run([str(a) for a in argv])
         printed = self.capsys.readouterr()
-        return Said(code, printed.out, printed.err, tuple(str(a) for a in argv))
+        return Printed(code, printed.out, printed.err, tuple(str(a) for a in argv))
 
     def function(self, name: str) -> Callable[..., Any]:
         async def answer(command: Command, *arguments: Any, **options: Any) -> Any:

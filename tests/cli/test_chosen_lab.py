@@ -27,9 +27,9 @@ def test_the_next_command_of_an_error_is_for_the_chosen_lab_and_owner(cli: Any) 
     hint = "testbed doctor says what is wrong; then: testbed status"
     cli.answers["status"] = Unreachable("ocs1: no answer", hint=hint)
     assert cli("status").err.splitlines()[-1] == f"next: {hint}"
-    said = cli("status", "-i", "my lab", "--as", "ann")
+    result = cli("status", "-i", "my lab", "--as", "ann")
     options = "--inventory 'my lab' --as ann"
-    assert said.err.splitlines()[-1] == f"next: testbed {options} doctor says what is wrong; then: testbed {options} status"
+    assert result.err.splitlines()[-1] == f"next: testbed {options} doctor says what is wrong; then: testbed {options} status"
     cli.answers["status"] = Unreachable("ocs1: no answer", hint=hint)
     assert cli("status", "-i", "my lab", "--json").json["hint"].startswith("testbed --inventory 'my lab' doctor")
 
@@ -45,9 +45,9 @@ def test_the_undo_of_a_change_is_for_the_chosen_lab(cli: Any) -> None:
 
 def test_what_is_left_for_hands_names_commands_for_the_chosen_lab(cli: Any) -> None:
     cli.answers["up"] = HandsNeeded("left:", ("ocs1: when it answers, testbed rollback 0007",), hint="testbed status")
-    said = cli("up", "-t", "plan.json", "-i", "inventory/emulated", "--json").json
-    assert said["data"]["left"] == ["ocs1: when it answers, testbed --inventory inventory/emulated rollback 0007"]
-    assert "testbed --inventory inventory/emulated rollback 0007" in said["message"]
+    reply = cli("up", "-t", "plan.json", "-i", "inventory/emulated", "--json").json
+    assert reply["data"]["left"] == ["ocs1: when it answers, testbed --inventory inventory/emulated rollback 0007"]
+    assert "testbed --inventory inventory/emulated rollback 0007" in reply["message"]
 
 
 def test_both_ways_on_from_a_run_that_died_are_for_the_chosen_lab(cli: Any) -> None:
@@ -77,9 +77,9 @@ def test_lab_status_lists_all_labs_that_run(cli: Any, inventory: Path, monkeypat
     (cli.home / "other" / "emulator.yml").write_text("hosts: false\n")
     (cli.home / "other" / "hosts.yml").write_text(f"all: {{vars: {{ansible_ssh_private_key_file: {cli.home}/none/key}}}}\n")
     monkeypatch.setenv("TESTBED_INVENTORY", str(cli.home / "other"))
-    said = cli("lab", "status")
-    assert "lab      other is not running\n" in said.out and f"also     {inventory.resolve()}, pid {pid}\n" in said.out
-    assert said.err == "next: testbed lab start\n", "never a lab of somebody else"
+    result = cli("lab", "status")
+    assert "lab      other is not running\n" in result.out and f"also     {inventory.resolve()}, pid {pid}\n" in result.out
+    assert result.err == "next: testbed lab start\n", "never a lab of somebody else"
     data = cli("lab", "status", "--json").json["data"]
     assert {"pid": pid, "inventory": str(inventory.resolve())} in data["others"] and data["running"] is False
     assert f"pid {pid}" not in cli("lab", "status", "-i", "other").out
@@ -89,9 +89,9 @@ def test_a_lab_whose_ports_are_taken_names_the_way_on_and_starts_as_a_copy_on_fr
     files = {path.name: path.read_text() for path in inventory.iterdir()}
     port = int(files["devices.yml"].partition("127.0.0.1:")[2].partition('"')[0])
     with socket.create_server(("127.0.0.1", port)):
-        said = cli("lab", "start")
-        assert said.code == 4 and "E-LOCKED emulated lab: ocs1: cannot listen on " in said.err
-        assert said.err.splitlines()[-1] == "next: testbed lab start --free-ports"
+        result = cli("lab", "start")
+        assert result.code == 4 and "E-LOCKED emulated lab: ocs1: cannot listen on " in result.err
+        assert result.err.splitlines()[-1] == "next: testbed lab start --free-ports"
         started = cli("lab", "start", "--free-ports", "--json").json["data"]
         copy = Path(started["inventory"])
         try:

@@ -18,15 +18,15 @@ def test_completion_knows_verbs_and_runs(cli: Any, shell: str) -> None:
     with Store(load().store_path) as store:
         run = store.new_run("up", "emulated", plan_name="ring-12").id
 
-    def complete(*words: str) -> str:
-        line = " ".join(("testbed", *words))
+    def complete(*argv: str) -> str:
+        line = " ".join(("testbed", *argv))
         env = os.environ | {
             "_TESTBED_COMPLETE": f"complete_{shell}",
             "_TYPER_COMPLETE_ARGS": line,
             "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words)),
+            "COMP_CWORD": str(len(argv)),
             "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-            "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1],
+            "_TYPER_COMPLETE_WORD_TO_COMPLETE": argv[-1],
         }
         return subprocess.run(
             [sys.executable, "-m", "orchestrator.cli.main"], env=env, capture_output=True, text=True, check=False

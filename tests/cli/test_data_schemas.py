@@ -85,9 +85,9 @@ PRINTED = (
 
 @pytest.mark.parametrize("argv", PRINTED, ids=lambda argv: " ".join(map(str, argv[:2])))
 def test_what_a_command_prints_fits_the_published_schema(cli: Any, argv: tuple[object, ...]) -> None:
-    said = cli(*argv, "--json").json
+    reply = cli(*argv, "--json").json
     assert verb_of([str(word) for word in argv])
-    assert said["ok"] or argv[-1] == "absent.json" or argv[0] == "doctor", said
+    assert reply["ok"] or argv[-1] == "absent.json" or argv[0] == "doctor", reply
 
 
 def test_data_that_the_schema_does_not_have_is_noticed() -> None:

@@ -14,10 +14,10 @@ from tests.cli.conftest import REPORTS
 
 
 def test_devices_show_ports_light_abilities_and_the_time_they_need(cli: Any, golden: Callable[[str, str], None]) -> None:
-    said = cli("devices")
-    assert said.code == 0
-    golden("devices.txt", said.out)
-    assert "1 min 00 s (1.0 s here, x60)" in said.out
+    result = cli("devices")
+    assert result.code == 0
+    golden("devices.txt", result.out)
+    assert "1 min 00 s (1.0 s here, x60)" in result.out
     data = cli("devices", "--json").json["data"]
     assert data["ok"] and [d["time_scale"] for d in data["devices"]] == [1.0, 60.0]
 
@@ -29,16 +29,16 @@ def test_options_before_the_second_verb_count(cli: Any) -> None:
 
 def test_a_device_that_does_not_answer_ends_with_5(cli: Any) -> None:
     cli.answers["devices"] = DevicesReport("x", (DeviceView("ocs1", "polatis-scpi", "tcp://h:1", False, error="ocs1: gone\nwhy"),))
-    said = cli("devices")
-    assert said.code == 5 and "ocs1: gone" in said.out and "1 does not answer: ocs1" in said.err
+    result = cli("devices")
+    assert result.code == 5 and "ocs1: gone" in result.out and "1 does not answer: ocs1" in result.err
 
 
 def test_power_compares_with_expectation_and_draws_it(cli: Any, golden: Callable[[str, str], None]) -> None:
-    said = cli("devices", "power", "--history", "--no-unicode")
-    assert said.code == 0
-    golden("devices-power.txt", said.out)
+    result = cli("devices", "power", "--history", "--no-unicode")
+    assert result.code == 0
+    golden("devices-power.txt", result.out)
     assert cli.calls[-1][2]["history"] is True and cli.calls[-1][2]["device"] is None
-    assert "dark: no light arrives at wss1:4103" in said.out and "beyond repeatability (+-0.2 dB)" in said.out
+    assert "dark: no light arrives at wss1:4103" in result.out and "beyond repeatability (+-0.2 dB)" in result.out
 
 
 def test_the_picture_is_a_whole_svg_with_a_bar_for_every_measured_circuit(cli: Any) -> None:
@@ -46,16 +46,16 @@ def test_the_picture_is_a_whole_svg_with_a_bar_for_every_measured_circuit(cli: A
     assert cli("devices", "power", "--svg", file).code == 0
     root = ElementTree.fromstring(file.read_text())
     space = "{http://www.w3.org/2000/svg}"
-    words = [t.text for t in root.iter(f"{space}text")]
-    assert {"dark", "no meter", "-10.1 dBm, margin +19.9 dB"} <= set(words)
+    argv = [t.text for t in root.iter(f"{space}text")]
+    assert {"dark", "no meter", "-10.1 dBm, margin +19.9 dB"} <= set(argv)
     assert len(list(root.iter(f"{space}rect"))) == 1 + 2, "the ground, and two bars"
 
 
 def test_times_of_faster_devices_are_told_for_what_they_are(cli: Any) -> None:
     slow = DeviceDiff("rome1", made=("E1->W2",), dark_ms_expected=1020.0, time_scale=60.0)
-    words = "1 min 01 s of device time (1.0 s here, x60)"
+    text = "1 min 01 s of device time (1.0 s here, x60)"
     cli.answers["plan"] = dataclasses.replace(REPORTS["plan"], diff=(slow,), dark_ms_expected=1020.0, dark_time_scale=60.0)
-    assert cli("plan", "-t", "plan.json").out.count(words) == 2
+    assert cli("plan", "-t", "plan.json").out.count(text) == 2
     cli.answers["up"] = dataclasses.replace(REPORTS["up"], dark_ms=1020.0, dark_ms_expected=1000.0, dark_time_scale=60.0)
     measured = "measured   dark 1 min 01 s of 1 min 00 s expected (x60: 1.0 s here), link"
     assert measured in cli("up", "-t", "plan.json").out
@@ -68,5 +68,5 @@ def test_up_says_how_near_the_target_power_is(cli: Any) -> None:
     rows = (CircuitPower("a->b", -10.1, -0.1, 2.0), CircuitPower("b->a", -12.0, -2.0, 0.0))
     report = EqualiseReport(-10.0, 0.5, 2, 2, rows, ("b->a: -12.0 dBm, 2.0 dB below the target: too little light",))
     cli.answers["up"] = dataclasses.replace(REPORTS["up"], equalise=report, notes=report.notes)
-    said = cli("up", "-t", "plan.json").out
-    assert "power      1/2 circuits within 0.5 dB of -10 dBm, -12.0 to -10.1 dBm" in said and "too little light" in said
+    output = cli("up", "-t", "plan.json").out
+    assert "power      1/2 circuits within 0.5 dB of -10 dBm, -12.0 to -10.1 dBm" in output and "too little light" in output

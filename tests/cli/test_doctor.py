@@ -54,21 +54,25 @@ def test_a_check_whose_program_does_not_end_is_told_beside_the_others(monkeypatc
 
 
 def test_hosts_that_fail_alike_share_one_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Probe("gpu01", "fail", "answers, but its agent does not run", "testbed up", "the other hosts", "reach")
+    ended = Probe("gpu01", "fail", "answers, but its agent does not run", "testbed up", "the other hosts", "reach")
     only(
-        monkeypatch, gone, replace(gone, name="gpu02"), replace(gone, name="gpu03", detail="no answer"), replace(gone, name="gpu04")
+        monkeypatch,
+        ended,
+        replace(ended, name="gpu02"),
+        replace(ended, name="gpu03", detail="no answer"),
+        replace(ended, name="gpu04"),
     )
-    said = cli("doctor")
-    lines = [line.split(maxsplit=1)[1] for line in said.out.splitlines() if line.startswith("  fail")]
-    assert [line.split("  ")[0] for line in lines] == ["gpu01 gpu02 gpu04", "gpu03"] and said.out.count("fix:") == 2
+    result = cli("doctor")
+    lines = [line.split(maxsplit=1)[1] for line in result.out.splitlines() if line.startswith("  fail")]
+    assert [line.split("  ")[0] for line in lines] == ["gpu01 gpu02 gpu04", "gpu03"] and result.out.count("fix:") == 2
 
 
 def test_a_good_machine_is_zero(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     only(
         monkeypatch, Probe("python", "ok", "3.11"), Probe("torch", "warn", "not installed", "pip install torch", "all but training")
     )
-    said = cli("doctor")
-    assert said.code == 0 and said.out.endswith("All checks passed\n") and "fix: pip install torch" in said.out
+    result = cli("doctor")
+    assert result.code == 0 and result.out.endswith("All checks passed\n") and "fix: pip install torch" in result.out
 
 
 @pytest.mark.parametrize(
@@ -83,9 +87,11 @@ def test_a_failure_is_told_with_fix_and_exit_code(
     cli: Any, monkeypatch: pytest.MonkeyPatch, check: Probe, exit_code: int, word: str
 ) -> None:
     only(monkeypatch, check, Probe("ocs2", "ok", "tcp://", area="reach"))
-    said = cli("doctor")
-    assert said.code == exit_code and f"{word} 1 check failed: {check.name}" in said.err
-    assert f"  fail {check.name}" in said.out and f"fix: {check.fix}" in said.out and f"still works: {check.works}" in said.out
+    result = cli("doctor")
+    assert result.code == exit_code and f"{word} 1 check failed: {check.name}" in result.err
+    assert (
+        f"  fail {check.name}" in result.out and f"fix: {check.fix}" in result.out and f"still works: {check.works}" in result.out
+    )
     assert cli("doctor", "--json").json["code"] == word
 
 
@@ -114,17 +120,17 @@ def test_a_kernel_feature_that_cannot_be_used_is_told(monkeypatch: pytest.Monkey
 
 
 def test_a_kernel_without_bpf_is_a_warning_that_says_what_it_is_for_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried(said: str, status: int) -> doctor.Probe:
-        done = subprocess.CompletedProcess([], status, f"{said}\n", "")
+    def tried(message: str, status: int) -> doctor.Probe:
+        done = subprocess.CompletedProcess([], status, f"{message}\n", "")
         monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
         (probe,) = doctor._gate()
         return probe
 
-    lacks = tried(
+    missing = tried(
         "[Errno 1] a rotor whose slots are short needs BPF (root, CONFIG_BPF_SYSCALL, cls_bpf): Operation not permitted", 1
     )
-    assert lacks.state == "warn" and "Operation not permitted" in lacks.detail
-    assert "CONFIG_NET_CLS_BPF" in lacks.fix and "under 100 ms" in lacks.works
+    assert missing.state == "warn" and "Operation not permitted" in missing.detail
+    assert "CONFIG_NET_CLS_BPF" in missing.fix and "under 100 ms" in missing.works
     assert tried("ok", 0).state == "ok"
 
 
@@ -162,24 +168,24 @@ sys.exit(program.main(["--devices-only", sys.argv[1]]))
 
 def test_a_lab_that_could_not_start_is_told_until_it_starts(tmp_path: Path) -> None:
     inventory, state = tmp_path / "inventory", tmp_path / "state"
-    words = ["--hosts", "2", "--free-ports", "--out", str(inventory), "--state", str(state)]
-    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, stdout=subprocess.DEVNULL)
+    argv = ["--hosts", "2", "--free-ports", "--out", str(inventory), "--state", str(state)]
+    subprocess.run([sys.executable, "-m", "emulators.generate", *argv], check=True, stdout=subprocess.DEVNULL)
     died = subprocess.run([sys.executable, "-c", DIES, str(inventory)], capture_output=True, text=True, timeout=60, check=False)
     assert died.returncode == 2 and "the lab did not start" in died.stderr
-    told = doctorlab.emulated(inventory)
-    assert told.state == "fail" and told.detail.startswith("did not start: ") and "NotADirectoryError" in told.detail
+    notified = doctorlab.emulated(inventory)
+    assert notified.state == "fail" and notified.detail.startswith("did not start: ") and "NotADirectoryError" in notified.detail
     assert any(
         check.name == "emulated lab" and check.state == "fail"
         for check in doctorlab.lab_checks(load({"inventory": str(inventory)}))
     )
-    here, there = os.pipe()
+    here, other = os.pipe()
     with open(here, "rb") as ready:  # noqa: PTH123 - a descriptor
         running = subprocess.Popen(
-            [sys.executable, "-m", "emulators", "--devices-only", "--foreground", "--ready-fd", str(there), str(inventory)],
-            pass_fds=(there,),
+            [sys.executable, "-m", "emulators", "--devices-only", "--foreground", "--ready-fd", str(other), str(inventory)],
+            pass_fds=(other,),
             stdout=subprocess.DEVNULL,
         )
-        os.close(there)
+        os.close(other)
         try:
             assert ready.readline() == b"ready\n"
         finally:
@@ -403,7 +409,7 @@ def test_a_port_that_somebody_else_has_is_told_with_who() -> None:
 
 
 def test_a_lab_whose_inventory_is_gone_is_told_with_its_process(tmp_path: Path) -> None:
-    folder = tmp_path / "gone"
+    folder = tmp_path / "ended"
     pretend = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "-m", "emulators", str(folder)]
     with subprocess.Popen(pretend, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lab:
         assert lab.stdout is not None and lab.stdout.readline()
@@ -435,10 +441,10 @@ def test_the_store_alone_is_checked_whole_and_a_damaged_one_is_put_right_on_dema
     assert "no runs yet" in cli("doctor", "--store").out
     (tmp_path / "data").mkdir(mode=0o700)
     damaged(tmp_path / "data" / "testbed.sqlite3")
-    said = cli("doctor", "--store")
-    assert said.code == 2 and "E-STORE" in said.err and "testbed doctor --store --recover" in said.err
-    said = cli("doctor", "--store", "--recover")
-    assert said.code == 0 and "runs may be missing" in said.out and ".damaged-" in said.out
+    result = cli("doctor", "--store")
+    assert result.code == 2 and "E-STORE" in result.err and "testbed doctor --store --recover" in result.err
+    result = cli("doctor", "--store", "--recover")
+    assert result.code == 0 and "runs may be missing" in result.out and ".damaged-" in result.out
     assert "is whole: 2" in cli("doctor", "--store").out and cli("run", "list").code == 0
     assert cli("doctor", "--store", "--recover").code == 0, "of a whole one nothing is made"
     assert len(list((tmp_path / "data").glob("*.damaged-*"))) <= 3

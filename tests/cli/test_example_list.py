@@ -28,10 +28,10 @@ def test_every_plan_is_listed_and_every_listed_name_is_used_once() -> None:
 def test_a_listed_command_parses_and_its_files_are_there_or_made_before(name: str, command_line: Any) -> None:
     made: set[str] = set()
     for command in [*LISTED[name]["run"], *LISTED[name]["end"]]:
-        words = shlex.split(command)
-        assert not refusal(command_line, words), command
-        files = {word for word in words if word.startswith(("examples/", "inventory/")) or word.endswith(".json")}
-        made.add(option(words, "-o"))
+        tokens = shlex.split(command)
+        assert not refusal(command_line, tokens), command
+        files = {word for word in tokens if word.startswith(("examples/", "inventory/")) or word.endswith(".json")}
+        made.add(option(tokens, "-o"))
         assert not [file for file in files - made if not (ROOT / file).exists()], command
 
 
@@ -54,7 +54,7 @@ def test_the_copy_has_the_plans_and_the_inventories_of_every_listed_command(cli:
     copy = tmp_path / "trial"
     assert cli("examples", "copy", copy).code == 0
     for row in LISTED.values():
-        for words in map(shlex.split, row["run"]):
-            assert (copy / "inventory" / inventory_of(words) / "hosts.yml").is_file(), words
-            named = [word for word in words if word.startswith("examples/")]
+        for text in map(shlex.split, row["run"]):
+            assert (copy / "inventory" / inventory_of(text) / "hosts.yml").is_file(), text
+            named = [word for word in text if word.startswith("examples/")]
             assert not [word for word in named if not (copy / word).exists()]

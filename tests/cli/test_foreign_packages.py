@@ -23,10 +23,10 @@ def foreign(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+def _run(folder: Path, *argv: str, **more: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
     places = {f"TESTBED_{name}_DIR": str(folder / "places" / name) for name in ("DATA", "STATE", "LOCK")}
-    return subprocess.run(words, cwd=folder, env=clean | places | more, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(argv, cwd=folder, env=clean | places | more, capture_output=True, text=True, timeout=100, check=False)
 
 
 @pytest.mark.parametrize("path", ["", "."])

@@ -15,7 +15,7 @@ import pytest
 
 from optics import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
 from orchestrator import emulated as labproc
-from orchestrator.cli.lab import lit_words
+from orchestrator.cli.lab import lit_text
 from orchestrator.processes import Daemon, process_mark
 
 
@@ -57,19 +57,19 @@ def test_a_lab_is_started_asked_and_stopped(cli: Any, inventory: Path) -> None:
     assert Path(f"/proc/{pid}").exists()
     assert cli("lab", "start", "--json").json["data"] | {"seconds": 0.0} == started.json["data"] | {"already": True, "seconds": 0.0}
     status = cli("lab", "status", "--json").json["data"]
-    assert status["running"] is True and status["glass"] == {"ocs1": []} and status["lab"]["devices"]["ocs1"]["writes"] == 0
+    assert status["running"] is True and status["light"] == {"ocs1": []} and status["lab"]["devices"]["ocs1"]["writes"] == 0
     address = status["lab"]["devices"]["ocs1"]["address"]
     assert f"ocs1  0 cross-connects lit  {address}\n" in cli("lab", "status").out and address.startswith("tcp://127.0.0.1:")
     assert cli("lab", "stop").out == "lab      stopped\n"
-    assert Daemon(pid, process_mark(pid)).gone(0.1)
+    assert Daemon(pid, process_mark(pid)).ended(0.1)
     assert cli("lab", "stop", "--json").json["data"] == {"stopped": False}
 
 
 def test_what_passes_the_glass_is_named_after_the_kind_of_the_device() -> None:
-    assert lit_words("polatis-scpi", [["1", "17"]]) == "1 cross-connect lit"
-    assert lit_words("lumentum-netconf", []) == "0 wavelengths lit"
-    assert lit_words("waveshaper-http", [["1", "2", 1, 2]] * 4) == "4 wavelengths lit"
-    assert lit_words("somebody-elses", []) == "0 cross-connects lit"
+    assert lit_text("polatis-scpi", [["1", "17"]]) == "1 cross-connect lit"
+    assert lit_text("lumentum-netconf", []) == "0 wavelengths lit"
+    assert lit_text("waveshaper-http", [["1", "2", 1, 2]] * 4) == "4 wavelengths lit"
+    assert lit_text("somebody-elses", []) == "0 cross-connects lit"
 
 
 def test_faults_are_listed_with_what_was_said_of_them_and_no_more(cli: Any, inventory: Path) -> None:
@@ -94,20 +94,24 @@ def test_faults_of_hosts_are_asked_for_as_those_of_devices(cli: Any, inventory: 
         return {"number": 7}
 
     monkeypatch.setattr(labproc, "ask", ask)
-    said = cli("lab", "fault", "add", "gpu01", "nosuch")
-    assert said.code == 2 and "no fault of a host is named 'nosuch'" in said.err and "next: the faults and what each" in said.err
-    said = cli("lab", "fault", "add", "gpu01", "slow-link", "--port", "2", "--mbps", "50", "--per", "2m", "--for", "1.5")
-    assert said.out == "gpu01    slow-link added, number 7\n"
-    for words in (("add", "all", "storm", "--per", "3h", "--at", "0"), ("add", "ideal", "tor"), ("remove", "gpu01", "7")):
-        assert cli("lab", "fault", *words).code == 0
+    result = cli("lab", "fault", "add", "gpu01", "nosuch")
+    assert (
+        result.code == 2 and "no fault of a host is named 'nosuch'" in result.err and "next: the faults and what each" in result.err
+    )
+    result = cli("lab", "fault", "add", "gpu01", "slow-link", "--port", "2", "--mbps", "50", "--per", "2m", "--for", "1.5")
+    assert result.out == "gpu01    slow-link added, number 7\n"
+    for argv in (("add", "all", "storm", "--per", "3h", "--at", "0"), ("add", "ideal", "tor"), ("remove", "gpu01", "7")):
+        assert cli("lab", "fault", *argv).code == 0
     assert asked == [
         {"host": "gpu01", "kind": "slow-link", "port": "2", "mbps": 50.0, "per_s": 120.0, "for_s": 1.5},
         {"host": "all", "kind": "storm", "per_s": 10800.0, "at_s": 0.0},
         {"host": "ideal", "kind": "tor"},
         {"host": "gpu01", "number": 7},
     ]
-    said = cli("lab", "fault", "add", "gpu02", "cpu-hog")
-    assert said.code == 2 and "E-MISSING no device, host or packet switch gpu02 runs in this lab; did you mean gpu01?" in said.err
+    result = cli("lab", "fault", "add", "gpu02", "cpu-hog")
+    assert (
+        result.code == 2 and "E-MISSING no device, host or packet switch gpu02 runs in this lab; did you mean gpu01?" in result.err
+    )
     assert "E-USAGE --per: 'often' is not a duration" in cli("lab", "fault", "add", "all", "storm", "--per", "often").err
 
 
@@ -125,10 +129,10 @@ SWITCH = "segments:\n  - {name: tree, link_mbps: 100, ports: ['gpu01:p2', 'gpu02
 def test_a_cable_that_the_lab_does_not_have_is_said_with_the_nearest(cli: Any, inventory: Path) -> None:
     assert cli("lab", "start").code == 0
     for argv in (("cut", "f11"), ("splice", "f11"), ("swap", "f1", "f11")):
-        said = cli("lab", "fibre", *argv)
-        assert said.code == 2 and "E-MISSING this lab has no cable f11; did you mean f1?" in said.err, said.err
-    said = cli("lab", "fibre", "swap", "f1", "f1")
-    assert said.code == 2 and "E-MISSING emulated lab: fibre.swap: " in said.err
+        result = cli("lab", "fibre", *argv)
+        assert result.code == 2 and "E-MISSING this lab has no cable f11; did you mean f1?" in result.err, result.err
+    result = cli("lab", "fibre", "swap", "f1", "f1")
+    assert result.code == 2 and "E-MISSING emulated lab: fibre.swap: " in result.err
     assert cli("lab", "fault", "add", "ocs9", "drop-after").code == 2
     assert "  cut  " not in cli("lab", "status").out
     assert cli("lab", "fibre", "cut", "f1").code == 0
@@ -144,11 +148,11 @@ def test_only_fibres_are_swapped(cli: Any, inventory: Path) -> None:
     )
     (inventory / "fibres.yml").write_text((inventory / "fibres.yml").read_text() + SWITCH)
     assert cli("lab", "start").code == 0
-    said = cli("lab", "fibre", "swap", "f1", "tree-gpu01")
-    words = "E-USAGE tree-gpu01 is a cable of the packet switch tree: only fibres between a host and a device can be swapped"
-    assert said.code == 2 and words in said.err
-    said = cli("lab", "fibre", "cut", "tree-gpu03")
-    assert said.code == 2 and "this lab has no cable tree-gpu03; did you mean tree-gpu0" in said.err
+    result = cli("lab", "fibre", "swap", "f1", "tree-gpu01")
+    text = "E-USAGE tree-gpu01 is a cable of the packet switch tree: only fibres between a host and a device can be swapped"
+    assert result.code == 2 and text in result.err
+    result = cli("lab", "fibre", "cut", "tree-gpu03")
+    assert result.code == 2 and "this lab has no cable tree-gpu03; did you mean tree-gpu0" in result.err
 
 
 def test_up_starts_the_lab_and_says_so(cli: Any, inventory: Path) -> None:
@@ -159,9 +163,9 @@ def test_up_starts_the_lab_and_says_so(cli: Any, inventory: Path) -> None:
     (inventory / "fibres.yml").write_text((inventory / "fibres.yml").read_text() + fibre)
     plan = {"schema": "testbed.plan/1", "name": "topoopt-12", "links": [{"a": "gpu01", "b": "gpu02"}]}
     Path("plan.json").write_text(json.dumps(plan))
-    said = cli("up", "-t", "plan.json")
-    assert said.code == 0 and "lab        started: emulated (0 hosts, 1 device, 2 fibres)" in said.err
-    assert said.out.startswith("  lab        started: emulated")
+    result = cli("up", "-t", "plan.json")
+    assert result.code == 0 and "lab        started: emulated (0 hosts, 1 device, 2 fibres)" in result.err
+    assert result.out.startswith("  lab        started: emulated")
     assert labproc.is_running(inventory)
     assert "started" not in cli("up", "-t", "plan.json").err
 
@@ -170,23 +174,23 @@ def test_no_lab_is_started_for_a_plan_that_it_could_not_have(cli: Any, inventory
     bad = {"schema": "testbed.plan/1", "name": "bad", "links": [{"a": "gpu01", "b": "gpu99"}]}
     Path("bad.json").write_text(json.dumps(bad))
     for argv in (("up", "-t", "bad.json"), ("up", "-t", "bad.json", "--dry-run")):
-        said = cli(*argv)
-        assert said.code == 3 and "gpu99" in said.err, (argv, said)
+        result = cli(*argv)
+        assert result.code == 3 and "gpu99" in result.err, (argv, result)
     assert not labproc.is_running(inventory)
 
 
 def test_only_up_starts_the_lab(cli: Any, inventory: Path) -> None:
     cli.answers["plan"] = cli.answers["verify"] = Unreachable("ocs1: connection refused")
     for argv in (("plan", "-t", "plan.json"), ("verify",)):
-        said = cli(*argv)
-        assert said.code == 5 and "E-UNREACHABLE the emulated lab is not running\nnext: testbed lab start\n" in said.err
+        result = cli(*argv)
+        assert result.code == 5 and "E-UNREACHABLE the emulated lab is not running\nnext: testbed lab start\n" in result.err
     assert not labproc.is_running(inventory)
 
 
 def test_a_lab_that_was_killed_is_not_running_and_starts_again(inventory: Path) -> None:
     first = labproc.start_emulated_lab(inventory)
     os.kill(first.pid, signal.SIGKILL)
-    assert Daemon(first.pid, process_mark(first.pid)).gone(5.0)
+    assert Daemon(first.pid, process_mark(first.pid)).ended(5.0)
     assert not labproc.is_running(inventory) and labproc.stop_emulated_lab(inventory) is False
     again = labproc.start_emulated_lab(inventory)
     assert not again.already and again.pid != first.pid
@@ -199,7 +203,7 @@ def test_a_lab_that_hangs_is_killed_by_stop(inventory: Path) -> None:
         labproc.ask(inventory, "status", 0.2)
     began = time.monotonic()
     assert labproc.stop_emulated_lab(inventory, 0.3) is True
-    assert Daemon(started.pid, process_mark(started.pid)).gone(0.1) and time.monotonic() - began < 10
+    assert Daemon(started.pid, process_mark(started.pid)).ended(0.1) and time.monotonic() - began < 10
 
 
 def test_a_taken_port_is_named(inventory: Path) -> None:
@@ -264,8 +268,8 @@ def test_faults_are_armed_listed_and_removed(cli: Any, inventory: Path) -> None:
     assert cli("lab", "fault", "list").code == 5
     cli("lab", "start")
     assert cli("lab", "fault", "list").out == "no faults\n"
-    said = cli("lab", "fault", "add", "ocs1", "drop-after", "--match", "conn:add", "--count", "1")
-    assert said.code == 0 and said.out == "ocs1     drop-after added, number 1\n"
+    result = cli("lab", "fault", "add", "ocs1", "drop-after", "--match", "conn:add", "--count", "1")
+    assert result.code == 0 and result.out == "ocs1     drop-after added, number 1\n"
     added = cli("lab", "fault", "add", "ocs1", "dark-port", "--port", "1", "--at", "60", "--for", "5", "--json")
     assert added.json["data"] == {"device": "ocs1", "kind": "dark-port", "number": 2}
     first, second = cli("lab", "fault", "list", "--json").json["data"]["faults"]["ocs1"]
@@ -291,11 +295,11 @@ def test_fibres_are_cut_spliced_and_swapped(cli: Any, inventory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "argv",
     [("fault", "add", "ocs1", "refuse"), ("fault", "list"), ("fault", "remove", "ocs1", "1"), ("fibre", "cut", "f1"),
      ("fibre", "splice", "f1"), ("fibre", "swap", "f1", "f2")],
 )  # fmt: skip
-def test_hardware_is_never_spoiled(cli: Any, inventory: Path, words: tuple[str, ...]) -> None:
+def test_hardware_is_never_spoiled(cli: Any, inventory: Path, argv: tuple[str, ...]) -> None:
     (inventory / "emulator.yml").unlink()
-    said = cli("lab", *words)
-    assert said.code == Missing.exit_code and "is not an emulated lab" in said.err
+    result = cli("lab", *argv)
+    assert result.code == Missing.exit_code and "is not an emulated lab" in result.err

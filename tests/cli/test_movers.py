@@ -19,7 +19,7 @@ from orchestrator.background.kind import Kind, StateFile
 from orchestrator.background.options import ServiceOptions
 from orchestrator.background.state import ServiceState
 from orchestrator.services.schedule import making
-from orchestrator.services.schedule.process import TurnOptions, TurnState
+from orchestrator.services.schedule.process import ScheduleOptions, ScheduleState
 from orchestrator.settings import Settings, load
 from tests.house.repository import ROOT
 
@@ -28,12 +28,12 @@ def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: p
     started: list[tuple[str, ...]] = []
 
     def start(kind: Kind[ServiceState], settings: object, key: object, log: object, options: ServiceOptions) -> ServiceState:
-        started.append((kind.name, str(log or ""), *options.words()))
+        started.append((kind.name, str(log or ""), *options.text()))
         return AdaptState(7)
 
-    async def begin(_: object, options: TurnOptions) -> TurnState:
-        started.append(("schedule", options.log, *options.words()))
-        return TurnState(8, log="schedule.jsonl")
+    async def begin(_: object, options: ScheduleOptions) -> ScheduleState:
+        started.append(("schedule", options.log, *options.text()))
+        return ScheduleState(8, log="schedule.jsonl")
 
     monkeypatch.setattr(Kind, "start", start)
     monkeypatch.setattr(making, "begin_schedule", begin)
@@ -45,7 +45,7 @@ def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("argv", "message"),
     [
         (["start", "schedule", "--once"], "No such option: --once"),
         (["start", "guard", "--jsonl"], "No such option: --jsonl"),
@@ -56,9 +56,9 @@ def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: p
         (["run", "adapt", "--turns", "-1"], "'--turns': Input should be greater than or equal to 0"),
     ],
 )
-def test_words_that_make_no_sense_are_refused(cli: Any, words: list[str], said: str) -> None:
-    answer = cli("service", *words, "--json")
-    assert answer.code == 2 and said in answer.json["message"]
+def test_words_that_make_no_sense_are_refused(cli: Any, argv: list[str], message: str) -> None:
+    answer = cli("service", *argv, "--json")
+    assert answer.code == 2 and message in answer.json["message"]
 
 
 def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +70,8 @@ def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(tmp_pat
         "",
     ]
 
-    def spawn(settings: Settings, words: Sequence[str], said: Path, **_: object) -> Any:
-        with said.open("a") as file:
+    def spawn(settings: Settings, argv: Sequence[str], message: Path, **_: object) -> Any:
+        with message.open("a") as file:
             file.write(wrote.pop(0))
         return SimpleNamespace(poll=lambda: 2, returncode=2)
 
@@ -103,7 +103,7 @@ def test_what_an_earlier_process_left_is_not_taken_for_what_a_new_one_says(tmp_p
 
         def poll() -> None:
             looks.append(len(looks))
-            held.say(AdaptState(8, since=2.0, state="adapting", last="new"))
+            held.emit(AdaptState(8, since=2.0, state="adapting", last="new"))
 
         return SimpleNamespace(poll=poll, pid=8, held=held)
 
@@ -126,7 +126,7 @@ class Slow:
     def poll(self) -> None:
         self.looks -= 1
         if self.looks == 0:
-            self.file.say(AdaptState(8, since=self.since, state="adapting"))
+            self.file.emit(AdaptState(8, since=self.since, state="adapting"))
 
     def terminate(self) -> None:
         self.ended = True

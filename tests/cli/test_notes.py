@@ -24,16 +24,16 @@ def runs(cli: Any, tmp_path: Path) -> list[str]:
     return found
 
 
-def listed(cli: Any, *words: str) -> list[str]:
-    return [run["id"][-4:] for run in cli("run", "list", "--json", *words).json["data"]["runs"]]
+def listed(cli: Any, *argv: str) -> list[str]:
+    return [run["id"][-4:] for run in cli("run", "list", "--json", *argv).json["data"]["runs"]]
 
 
 def test_a_tag_finds_its_runs_again_and_goes(cli: Any, runs: list[str]) -> None:
     assert cli("run", "note", "0001", "0004", "--tag", "paper-fig3", "--tag", "v2").code == 0
     assert listed(cli, "--tag", "paper-fig3") == ["0004", "0001"]
     assert cli("run", "note", "--json").json["data"]["tags"] == {"paper-fig3": 2, "v2": 2}
-    said = cli("run", "list").out
-    assert "tags" in said.splitlines()[0] and said.count("paper-fig3, v2") == 2
+    output = cli("run", "list").out
+    assert "tags" in output.splitlines()[0] and output.count("paper-fig3, v2") == 2
     cli("run", "note", "0001", "--untag", "v2", "--tag", "v2b")
     assert listed(cli, "--tag", "paper-fig3", "--tag", "v2") == ["0004"], "all of several tags"
     assert "No run matches" in cli("run", "list", "--tag", "none-such").out
@@ -46,8 +46,8 @@ def test_a_note_is_in_show_and_can_be_dropped_by_its_number(cli: Any, runs: list
     assert "fibre of gpu07\\x1b[2J cleaned" in shown and "again" in shown
     refused = cli("run", "note", "last", "--drop", str(number))
     assert refused.code == 2 and f"no note {number}" in refused.err, "it is of another run"
-    said = cli("run", "note", "0002", "--drop", str(number), "--json").json["data"]["runs"][0]["notes"]
-    assert [note["text"] for note in said] == ["fibre of gpu07\x1b[2J cleaned\nbefore"] and said[0]["user"] == load().user
+    lines = cli("run", "note", "0002", "--drop", str(number), "--json").json["data"]["runs"][0]["notes"]
+    assert [note["text"] for note in lines] == ["fibre of gpu07\x1b[2J cleaned\nbefore"] and lines[0]["user"] == load().user
 
 
 def test_history_is_filtered_by_verb_status_plan_user_and_time(cli: Any, runs: list[str]) -> None:
@@ -60,9 +60,9 @@ def test_history_is_filtered_by_verb_status_plan_user_and_time(cli: Any, runs: l
 
 def test_a_filter_that_fits_no_run_says_what_there_is(cli: Any, runs: list[str]) -> None:
     cli("run", "note", "0001", "--tag", "fig3")
-    said = cli("run", "list", "--status", "fail", "--verb", "up", "--tag", "fig4").out
-    assert "no run has --status fail; there are: failed, ok; did you mean failed?" in said and "--verb" not in said
-    assert "no run has --tag fig4; there are: fig3; did you mean fig3?" in said
+    output = cli("run", "list", "--status", "fail", "--verb", "up", "--tag", "fig4").out
+    assert "no run has --status fail; there are: failed, ok; did you mean failed?" in output and "--verb" not in output
+    assert "no run has --tag fig4; there are: fig3; did you mean fig3?" in output
     assert cli("run", "list", "--status", "failed", "--verb", "verify").out == "No run matches\n", "some run has either"
 
 
@@ -75,7 +75,7 @@ def test_a_note_of_somebody_else_is_removed_only_when_confirmed(cli: Any, runs: 
 
 
 @pytest.mark.parametrize(
-    "words",
+    "argv",
     [
         ["run", "list", "--limit", "{}"],
         ["run", "list", "--prune", "--dry-run", "--keep", "{}"],
@@ -85,11 +85,11 @@ def test_a_note_of_somebody_else_is_removed_only_when_confirmed(cli: Any, runs: 
         ["design", "topoopt", "--seed", "{}"],
     ],
 )
-def test_a_whole_number_that_nothing_has_room_for_is_refused_by_the_name_of_its_option(cli: Any, words: list[str]) -> None:
-    said = cli(*(word.format(10**20) for word in words))
-    name = words[-2] if words[-2].startswith("--") else {"drop": "N", "ocs1": "NUMBER"}[words[-2]]
-    assert said.code == 2 and f"{name}: {10**20} is too large, the most is {2**63 - 1}" in said.err
-    assert cli(*(word.format(2**63 - 1) for word in words)).code != 1, "what fits is no unexpected error"
+def test_a_whole_number_that_nothing_has_room_for_is_refused_by_the_name_of_its_option(cli: Any, argv: list[str]) -> None:
+    result = cli(*(word.format(10**20) for word in argv))
+    name = argv[-2] if argv[-2].startswith("--") else {"drop": "N", "ocs1": "NUMBER"}[argv[-2]]
+    assert result.code == 2 and f"{name}: {10**20} is too large, the most is {2**63 - 1}" in result.err
+    assert cli(*(word.format(2**63 - 1) for word in argv)).code != 1, "what fits is no unexpected error"
 
 
 def test_a_run_with_a_tag_is_not_pruned(cli: Any, runs: list[str]) -> None:
@@ -103,7 +103,7 @@ def test_a_run_with_a_tag_is_not_pruned(cli: Any, runs: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("argv", "code", "message"),
     [
         (["run", "note", "--tag", "x"], 2, "which run"),
         (["run", "note", "9999", "--tag", "x"], 2, "no run '9999'"),
@@ -116,8 +116,8 @@ def test_a_run_with_a_tag_is_not_pruned(cli: Any, runs: list[str]) -> None:
     ],
 )
 def test_what_is_no_tag_or_note_is_refused_and_nothing_is_written(
-    cli: Any, runs: list[str], words: list[str], code: int, said: str
+    cli: Any, runs: list[str], argv: list[str], code: int, message: str
 ) -> None:
-    answer = cli(*words)
-    assert answer.code == code and said in answer.err
+    answer = cli(*argv)
+    assert answer.code == code and message in answer.err
     assert cli("run", "note", "--json").json["data"]["tags"] == {}

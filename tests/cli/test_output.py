@@ -71,8 +71,8 @@ def test_in_a_narrow_terminal_times_stay_in_their_column_and_no_path_is_broken(w
     times = [part for part in broken if part.endswith((" 2.1 ms", " 1 min 37 s"))]
     assert [part.split()[0] for part in times] == ["plan", "verify"] and all(len(part) == width for part in times)
     assert any(part.strip().endswith(path) for part in broken), "whole"
-    words = " ".join(" ".join(broken).split())
-    assert all(word in words for detail in details for word in detail.split())
+    text = " ".join(" ".join(broken).split())
+    assert all(word in text for detail in details for word in detail.split())
 
 
 def test_no_word_of_a_result_is_broken_by_a_terminal(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +84,9 @@ def test_no_word_of_a_result_is_broken_by_a_terminal(cli: Any, monkeypatch: pyte
     assert "word word" in out and max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("words", [("up",), ("tagout",), ("lock",), ("plan",), ("lab", "fault", "add"), ("verify",)])
-def test_help_texts_fit_eighty_columns(cli: Any, words: tuple[str, ...]) -> None:
-    assert max(map(len, cli(*words, "--help").out.splitlines())) <= 80
+@pytest.mark.parametrize("argv", [("up",), ("tagout",), ("lock",), ("plan",), ("lab", "fault", "add"), ("verify",)])
+def test_help_texts_fit_eighty_columns(cli: Any, argv: tuple[str, ...]) -> None:
+    assert max(map(len, cli(*argv, "--help").out.splitlines())) <= 80
 
 
 def test_one_of_something_is_in_the_singular(cli: Any) -> None:
@@ -127,9 +127,9 @@ def test_output_that_is_lost_keeps_the_exit_code_of_the_command(cli: Any, monkey
 
 def test_an_inventory_that_is_not_there_is_one_sentence(cli: Any) -> None:
     (cli.home / "inventory" / "emulated" / "devices.yml").write_text("")
-    said = cli("lab", "status", "-i", "inventory/emulatde")
-    assert said.code == 3
-    assert said.err.splitlines()[0] == f"E-BAD-FILE {cli.home}/inventory/emulatde: no such directory; did you mean emulated?"
+    result = cli("lab", "status", "-i", "inventory/emulatde")
+    assert result.code == 3
+    assert result.err.splitlines()[0] == f"E-BAD-FILE {cli.home}/inventory/emulatde: no such directory; did you mean emulated?"
     with pytest.raises(BadFile) as refused:
         load_lab(cli.home / "inventory")
     assert len(refused.value.problems) == 1 and "Errno" not in str(refused.value)
@@ -154,22 +154,22 @@ def test_a_plan_may_stand_alone(cli: Any) -> None:
     for verb in ("up", "plan"):
         assert cli(verb, "plan.json").code == 0
         assert cli.calls[-1][0] == verb and cli.calls[-1][1][1] == Path("plan.json")
-    said = cli("up", "plan.json", "-t", "plan.json")
-    assert said.code == 2 and "two plans given" in said.err
+    result = cli("up", "plan.json", "-t", "plan.json")
+    assert result.code == 2 and "two plans given" in result.err
     assert cli("up", "plan.json", "--plan", "saved.json").code == 2
 
 
-def complete(*words: str) -> list[str]:
-    line = " ".join(("testbed", *words))
+def complete(*argv: str) -> list[str]:
+    line = " ".join(("testbed", *argv))
     env = os.environ | {"_TESTBED_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line}
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "orchestrator.cli.main"], env=env, capture_output=True, text=True, check=False, cwd=ROOT
     ).stdout
-    return said.split()
+    return output.split()
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("argv", "wanted"),
     [
         (("up", "--avoid", "f-gpu03"), "f-gpu03-p2"),
         (("verify", "--rung", "li"), "light"),
@@ -182,8 +182,8 @@ def complete(*words: str) -> list[str]:
         (("--inventory", "inventory/emulated-wss", "lab", "fault", "add", "ws"), "wss1"),
     ],
 )
-def test_completion_knows_what_the_lab_has(cli: Any, words: tuple[str, ...], wanted: str) -> None:
-    assert any(wanted in found for found in complete(*words))
+def test_completion_knows_what_the_lab_has(cli: Any, argv: tuple[str, ...], wanted: str) -> None:
+    assert any(wanted in found for found in complete(*argv))
 
 
 def test_the_audit_of_locks_is_bounded_and_says_so(cli: Any) -> None:
@@ -217,8 +217,8 @@ def test_a_refusal_for_a_tag_says_nothing_of_too_much_light() -> None:
     "argv", [("up", "--plan", "none.json"), ("devices", "driver", "replay", "none"), ("experiment", "report", "none.json")]
 )
 def test_a_file_that_is_not_there_is_told_without_numbers_of_the_system(cli: Any, argv: tuple[str, ...]) -> None:
-    said = cli(*argv)
-    assert said.code and "Errno" not in said.err and "Traceback" not in said.err
+    result = cli(*argv)
+    assert result.code and "Errno" not in result.err and "Traceback" not in result.err
 
 
 def test_a_hint_names_a_page_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

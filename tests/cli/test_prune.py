@@ -17,8 +17,8 @@ def test_history_says_what_would_go_asks_and_removes(cli: Any, tmp_path: Path) -
             run.finish("ok")
             fill(tmp_path / "state" / "runs" / run.id, 3)
     assert cli("run", "list", "--keep", "3").code == 2
-    said = cli("run", "list", "--prune", "--keep", "3", "--dry-run")
-    assert said.code == 0 and "Would remove 2 runs (" in said.out and "-0001 to " in said.out
+    result = cli("run", "list", "--prune", "--keep", "3", "--dry-run")
+    assert result.code == 0 and "Would remove 2 runs (" in result.out and "-0001 to " in result.out
     assert cli("run", "list", "--prune", "--keep", "3").code == 2, "there is no terminal to ask on"
     assert len(cli("run", "list", "--json").json["data"]["runs"]) == 5
     done = cli("run", "list", "--prune", "--keep", "3", "--yes", "--json").json["data"]

@@ -46,9 +46,9 @@ def opened() -> tuple[Command, OnLab]:
 
 
 def test_a_job_is_added_listed_explained_and_dropped(bench: Any) -> None:
-    said = bench("job", "queue", "add", WORKLOAD, "--hosts", "6", "--for", "4h", "--preemptible", *RING, "--as", "ann")
-    assert said.code == 0 and said.out == "Job 1: vgg16 on 6 hosts for 4 h 00 min, as ann.q1\n"
-    assert said.err.endswith("next: testbed --as ann job queue list --explain\n")
+    result = bench("job", "queue", "add", WORKLOAD, "--hosts", "6", "--for", "4h", "--preemptible", *RING, "--as", "ann")
+    assert result.code == 0 and result.out == "Job 1: vgg16 on 6 hosts for 4 h 00 min, as ann.q1\n"
+    assert result.err.endswith("next: testbed --as ann job queue list --explain\n")
     bench("job", "queue", "add", PLAN, "--for", "10m", "--as", "ann")
     rows = bench("job", "queue", "--json").json["data"]["rows"]
     assert [(row["number"], row["state"], row["count"], row["slice"]) for row in rows] == [
@@ -64,7 +64,7 @@ def test_a_job_is_added_listed_explained_and_dropped(bench: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("argv", "code", "message"),
     [
         ([WORKLOAD, "--hosts", "20", "--for", "4h"], 3, "no hosts of emulated can hold it: it needs 20 hosts, 12 of 12 are able"),
         ([WORKLOAD, "--hosts", "6"], 2, "--for is missing: nobody behind it could know when hosts are free"),
@@ -82,10 +82,10 @@ def test_a_job_is_added_listed_explained_and_dropped(bench: Any) -> None:
     ],
 )
 def test_what_no_lab_could_run_or_nobody_could_plan_is_refused_and_not_added(
-    bench: Any, words: list[str], code: int, said: str
+    bench: Any, argv: list[str], code: int, message: str
 ) -> None:
-    answer = bench("job", "queue", "add", *words, "--json")
-    assert answer.code == code and said in answer.json["message"] and answer.json["hint"]
+    answer = bench("job", "queue", "add", *argv, "--json")
+    assert answer.code == code and message in answer.json["message"] and answer.json["hint"]
     assert bench("job", "queue", "--json").json["data"]["rows"] == []
 
 
@@ -107,14 +107,14 @@ def test_who_serves_on_a_machine_that_is_gone_can_be_given_up_and_a_job_that_is_
 ) -> None:
     command, acts = opened()
     user = command.settings.user
-    serve(command.store, key_of(acts.lab), Who(user, user, host="gone"))
+    serve(command.store, key_of(acts.lab), Who(user, user, host="ended"))
 
     def locked(*_: object) -> QueueState:
         raise Locked("the queue is served already by pid 7 on gone", hint="testbed service stop queue")
 
     monkeypatch.setattr(Kind, "start", locked)
-    said = bench("job", "queue", "add", PLAN, "--for", "10m", "--json")
-    assert said.code == 0 and bench("job", "queue", "add", PLAN, "--for", "10m").out.startswith("Job 2: ")
+    result = bench("job", "queue", "add", PLAN, "--for", "10m", "--json")
+    assert result.code == 0 and bench("job", "queue", "add", PLAN, "--for", "10m").out.startswith("Job 2: ")
 
     def fails(*_: object) -> QueueState:
         raise TimedOut("the queue is still starting", hint="see log")
@@ -122,8 +122,8 @@ def test_who_serves_on_a_machine_that_is_gone_can_be_given_up_and_a_job_that_is_
     monkeypatch.setattr(Kind, "start", fails)
     assert "is not served any more from gone" in bench("service", "stop", "queue").out
     answer = bench("job", "queue", "add", PLAN, "--for", "10m", "--json")
-    words = f"job 3 (ring-12 of {user}) was added, but nothing serves the queue: the queue is still starting"
-    assert answer.code != 0 and answer.json["message"] == words
+    text = f"job 3 (ring-12 of {user}) was added, but nothing serves the queue: the queue is still starting"
+    assert answer.code != 0 and answer.json["message"] == text
     assert answer.json["hint"].startswith("testbed service start queue")
     assert len(bench("job", "queue", "--json").json["data"]["rows"]) == 3
     job = get(command.store, key_of(acts.lab), 1)

@@ -29,11 +29,11 @@ FOUND = RehearsalReport(
     links=(LinkDark("gpu02:p1 -- gpu03:p1", 58.2), LinkDark("gpu04:p1 -- gpu05:p1", None)),
     cut_off=("gpu02->gpu03", "gpu03->gpu02"),
     stall=StallEstimate("drained", 61.0, 91.0, 4),
-    turn=JobChange(1, "drain", stood_ms=120.0),
+    ring_change=JobChange(1, "drain", paused_ms=120.0),
     job_change="ddp-mlp goes on; its rings change at the end of an iteration",
     back=GoingBack(3.2, 60.0),
     switching={"ocs1": "61 ms, measured in 4 changes"},
-    lacking=("GPUs: its job computes on this machine's processors over gloo, so iteration times do not show",),
+    missing=("GPUs: its job computes on this machine's processors over gloo, so iteration times do not show",),
     notes=("lane 3 of gpu07 has no second path: it will stall while dark",),
     took_s=21.0,
 )
@@ -53,19 +53,19 @@ def rehearsed(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_rehearsal_shows_what_it_found_and_names_the_command_that_makes_the_change(
     rehearsed: Any, golden: Callable[[str, str], None]
 ) -> None:
-    said = rehearsed("plan", "--rehearse", "plan.json")
-    assert said.code == 0
-    golden("rehearse.txt", said.out)
+    result = rehearsed("plan", "--rehearse", "plan.json")
+    assert result.code == 0
+    golden("rehearse.txt", result.out)
     assert rehearsed("plan", "--rehearse", "plan.json", "--json").json["data"]["total_s"] == pytest.approx(0.61)
     assert [name for name, _, _ in rehearsed.calls] == ["rehearse", "rehearse"]
 
 
 def test_a_change_that_fails_on_the_twin_exits_with_seven_and_lists_what_hands_would_have_to_do(rehearsed: Any) -> None:
     rehearsed.answers["rehearse"] = replace(FOUND, failed="ocs1: 2->19: port stuck\nsee its front", left=("ocs1: make 2->18",))
-    said = rehearsed("plan", "--rehearse", "plan.json")
-    assert said.code == 7 and "by hand    ocs1: make 2->18" in said.out and "port stuck" in said.err
-    words = rehearsed("up", "plan.json", "--rehearse", "--yes")
-    assert words.code == 7 and "it was not made" in words.err
+    result = rehearsed("plan", "--rehearse", "plan.json")
+    assert result.code == 7 and "by hand    ocs1: make 2->18" in result.out and "port stuck" in result.err
+    text = rehearsed("up", "plan.json", "--rehearse", "--yes")
+    assert text.code == 7 and "it was not made" in text.err
     assert {name for name, _, _ in rehearsed.calls} == {"rehearse"}
 
 
@@ -81,20 +81,20 @@ def test_the_next_command_has_the_options_that_were_rehearsed(rehearsed: Any, la
 
 
 def test_without_a_terminal_nothing_is_rehearsed_unless_asking_was_waived(rehearsed: Any) -> None:
-    said = rehearsed("up", "plan.json", "--rehearse")
-    assert said.code == 2 and "next: add --yes" in said.err and not rehearsed.calls
+    result = rehearsed("up", "plan.json", "--rehearse")
+    assert result.code == 2 and "next: add --yes" in result.err and not rehearsed.calls
 
 
 def test_the_change_is_made_on_the_lab_as_it_was_rehearsed_and_both_are_kept_with_the_run(rehearsed: Any) -> None:
     run = rehearsed.answers["up"].run
     (rehearsed.home / "state" / "runs" / run).mkdir(parents=True)
-    said = rehearsed("up", "plan.json", "--rehearse", "--yes", "--no-job")
-    assert said.code == 0
+    result = rehearsed("up", "plan.json", "--rehearse", "--yes", "--no-job")
+    assert result.code == 0
     (first, tried, _), (second, made, _) = rehearsed.calls
     options = UpOptions(launch_job=False)
     assert (first, tried[-1], second, made[-1]) == ("rehearse", options, "up", replace(options, expected="f00d"))
-    assert "Rehearsal of topoopt-12 on a twin of emulated" in said.err
-    assert "    dark" in said.out and "rehearsed" in said.out
+    assert "Rehearsal of topoopt-12 on a twin of emulated" in result.err
+    assert "    dark" in result.out and "rehearsed" in result.out
     rows = {row.what: row for row in load_comparison(rehearsed.home / "state" / "runs" / run)}
     assert rows["dark"].rehearsed_ms == 61.0 and rows["dark"].measured_ms == rehearsed.answers["up"].dark_ms
 
@@ -124,6 +124,6 @@ def test_the_benchmark_of_rehearsals_fails_if_one_change_of_ten_was_foretold_bad
 def test_what_cannot_be_combined_with_a_rehearsal_is_said_with_what_to_do_instead(
     rehearsed: Any, option: tuple[str, ...], instead: str
 ) -> None:
-    said = rehearsed("up", "plan.json", "--rehearse", *option)
-    assert said.code == 2 and f"--rehearse and {option[0]} cannot be combined" in said.err and not rehearsed.calls
-    assert f"next: {instead}" in " ".join(said.err.split())
+    result = rehearsed("up", "plan.json", "--rehearse", *option)
+    assert result.code == 2 and f"--rehearse and {option[0]} cannot be combined" in result.err and not rehearsed.calls
+    assert f"next: {instead}" in " ".join(result.err.split())

@@ -13,8 +13,8 @@ from orchestrator.cli.main import run
 from tests.house.repository import scenarios
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
-    code = run(["experiment", "reproduce", *map(str, words), "--json"])
+def reported(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, dict[str, Any]]:
+    code = run(["experiment", "reproduce", *map(str, argv), "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -25,7 +25,7 @@ def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_claim(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = said(capsys, "--list")
+    code, found = reported(capsys, "--list")
     listed = {scenario["name"]: scenario for scenario in found["data"]["scenarios"]}
     assert code == 0 and [*listed] == [*scenarios()]
     assert listed["live-vs-restart"]["arms"] == ["live", "restart"] and listed["rail-only"]["label"] == "native"
@@ -52,21 +52,21 @@ def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_clai
     ],
 )
 def test_a_shipped_scenario_fits_the_lab_that_it_asks_for(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    code, found = said(capsys, name, "--check")
+    code, found = reported(capsys, name, "--check")
     assert code == 0, found["message"]
     assert len(found["data"]["arms"]) >= 2
 
 
 def test_an_unknown_name_and_a_file_that_is_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = said(capsys, "rails-only")
+    code, found = reported(capsys, "rails-only")
     assert code == 2 and "no scenario rails-only; did you mean rail-only?" in found["message"]
-    code, found = said(capsys, "nowhere.yaml")
+    code, found = reported(capsys, "nowhere.yaml")
     assert code == 3 and "nowhere.yaml: No such file" in found["message"]
-    assert said(capsys)[0] == 2
+    assert reported(capsys)[0] == 2
 
 
 def test_a_lab_is_not_chosen_for_a_scenario_that_has_its_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, found = said(capsys, "rail-only", "--inventory", tmp_path)
+    code, found = reported(capsys, "rail-only", "--inventory", tmp_path)
     assert code == 2 and "rail-only starts a lab of its own" in found["message"]
 
 
@@ -78,21 +78,21 @@ def test_a_lab_that_is_up_is_changed_only_after_a_yes(capsys: pytest.CaptureFixt
         f"tenants: {{me: {{plan: {plan}}}}}, arms: {{a: {{}}, b: {{args: {{batch: 8}}}}}}, differs: [plan.job.args.batch],\n"
         "compare: [{metric: iteration_ms, of: b, over: a, band: {max: 9}}]}\n"
     )
-    code, found = said(capsys, file)
+    code, found = reported(capsys, file)
     assert code == 2 and found["hint"] == "add --yes"
 
 
 def test_a_record_is_continued_only_with_the_same_scenario(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, found = said(capsys, "rail-only", "--resume", "reproduce-1")
+    code, found = reported(capsys, "rail-only", "--resume", "reproduce-1")
     assert code == 2 and "there is no record 'reproduce-1'" in found["message"]
     folder = tmp_path / "STATE" / "campaigns" / "reproduce-1"
     folder.mkdir(parents=True)
     (folder / "campaign.json").write_text(
         json.dumps({"schema": "testbed.campaign/1", "name": "reproduce-1", "slots": [], "scenario": {"sha256": "0"}})
     )
-    code, found = said(capsys, "rail-only", "--resume", "reproduce-1")
+    code, found = reported(capsys, "rail-only", "--resume", "reproduce-1")
     assert code == 2 and "was measured with another scenario file" in found["message"]
-    assert said(capsys, "rail-only", "--resume", "reproduce-1", "--repeats", 3)[0] == 2
+    assert reported(capsys, "rail-only", "--resume", "reproduce-1", "--repeats", 3)[0] == 2
 
 
 def test_two_commands_do_not_share_the_lab_of_a_scenario(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -100,5 +100,5 @@ def test_two_commands_do_not_share_the_lab_of_a_scenario(capsys: pytest.CaptureF
     place.mkdir(parents=True)
     with (place / "rail-only.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        code, found = said(capsys, "rail-only")
+        code, found = reported(capsys, "rail-only")
     assert code == 4 and "is being reproduced by another command" in found["message"]

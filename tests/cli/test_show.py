@@ -77,15 +77,15 @@ def plain(text: str, run: str) -> str:
 
 
 def test_show_draws_the_phases(cli: Any, recorded: str, golden: Callable[[str, str], None]) -> None:
-    said = cli("run", "show", recorded, "--steps")
-    assert said.code == 0
-    golden("show.txt", re.sub(r"done   ocs1  apply 12  .*", "done   ocs1  apply 12  T", plain(said.out, recorded)))
+    result = cli("run", "show", recorded, "--steps")
+    assert result.code == 0
+    golden("show.txt", re.sub(r"done   ocs1  apply 12  .*", "done   ocs1  apply 12  T", plain(result.out, recorded)))
 
 
 def test_show_draws_with_plain_letters_where_asked(cli: Any, recorded: str, golden: Callable[[str, str], None]) -> None:
-    said = cli("run", "show", recorded[-4:], "--no-unicode")
-    assert said.out.isascii()
-    golden("show-ascii.txt", plain(said.out, recorded))
+    result = cli("run", "show", recorded[-4:], "--no-unicode")
+    assert result.out.isascii()
+    golden("show-ascii.txt", plain(result.out, recorded))
 
 
 def test_show_without_a_name_is_the_newest_run(cli: Any, recorded: str) -> None:
@@ -103,20 +103,20 @@ def test_show_without_a_name_is_the_newest_run(cli: Any, recorded: str) -> None:
 def test_a_torn_journal_is_shown_with_what_it_lost(cli: Any, recorded: str) -> None:
     path = load().run_dir(recorded) / "telemetry" / "000.lp"
     path.write_bytes(path.read_bytes()[:-5])
-    said = cli("run", "show")
-    assert said.code == 0 and "torn last line" in said.out
+    result = cli("run", "show")
+    assert result.code == 0 and "torn last line" in result.out
 
 
 def test_a_run_without_a_journal_is_still_shown(cli: Any) -> None:
     with Store(load().store_path) as store:
         store.new_run("up", "emulated").finish("failed", 5, "ocs1: no answer\nocs2: no answer")
-    said = cli("run", "show", "last")
-    assert said.code == 0 and "no phases were recorded" in said.out and "  ocs2: no answer\n" in said.out
+    result = cli("run", "show", "last")
+    assert result.code == 0 and "no phases were recorded" in result.out and "  ocs2: no answer\n" in result.out
 
 
 def test_a_run_that_is_not_there_names_those_that_are(cli: Any, recorded: str) -> None:
-    said = cli("run", "show", "nine")
-    assert said.code == 2 and f"no run 'nine'; the latest are {recorded}" in said.err
+    result = cli("run", "show", "nine")
+    assert result.code == 2 and f"no run 'nine'; the latest are {recorded}" in result.err
 
 
 def test_history_lists_the_newest_first(cli: Any, recorded: str) -> None:
@@ -133,8 +133,14 @@ def test_no_runs_yet_is_said(cli: Any) -> None:
 
 
 def test_a_phase_that_came_twice_stands_once_and_what_overlaps_others_says_so() -> None:
-    told = [("switch", 0.0, 100.0), ("resume", 90.0, 700.0), ("job", 100.0, 200.0), ("launch", 300.0, 200.0), ("job", 500.0, 500.0)]
-    lines = draw([Bar("run", "", name, begin, ms) for name, begin, ms in told], 70, unicode=False)
+    notices = [
+        ("switch", 0.0, 100.0),
+        ("resume", 90.0, 700.0),
+        ("job", 100.0, 200.0),
+        ("launch", 300.0, 200.0),
+        ("job", 500.0, 500.0),
+    ]
+    lines = draw([Bar("run", "", name, begin, ms) for name, begin, ms in notices], 70, unicode=False)
     shown = [line.split()[:2] for line in lines[1:]]
     assert shown == [["switch", "100.0"], ["job", "700.0"], ["launch", "200.0"], ["resume", "700.0"]]
     job, resume = (lines[n].split(maxsplit=2)[2] for n in (2, 4))

@@ -15,11 +15,11 @@ AT = ("--inventory", ROOT / "inventory" / "emulated")
 
 def test_a_slice_after_failures_is_named_with_its_chances_and_the_next_command(cli: Any, tmp_path: Path) -> None:
     picture = tmp_path / "slices.svg"
-    words = ("--slice", "2x4", "--failed", "gpu03, gpu08", "--failures", "2", "--svg", picture)
-    said = cli("design", "slices", *AT, *words)
+    argv = ("--slice", "2x4", "--failed", "gpu03, gpu08", "--failures", "2", "--svg", picture)
+    result = cli("design", "slices", *AT, *argv)
     hosts = "gpu01,gpu02,gpu04,gpu05,gpu06,gpu07,gpu09,gpu10"
-    assert said.code == 0
-    assert said.out.splitlines() == [
+    assert result.code == 0
+    assert result.out.splitlines() == [
         "  grid            3x4: 12 hosts",
         "  failed          gpu03, gpu08",
         f"  reconfigurable  {hosts} (45 choices)",
@@ -31,16 +31,16 @@ def test_a_slice_after_failures_is_named_with_its_chances_and_the_next_command(c
         "  probability that a slice can be formed after so many failures of hosts, each set of them being as likely",
         "Slice 2x4: can be formed by optical switches only",
     ]
-    assert f" design torus --hosts {hosts} " in said.err
+    assert f" design torus --hosts {hosts} " in result.err
     names = [node.text for node in ElementTree.parse(picture).getroot().iter() if node.text and node.text.startswith("gpu")]
     assert len(names) == 24
 
 
 def test_a_failed_host_takes_out_its_block_and_the_data_has_exact_fractions(cli: Any) -> None:
-    words = ("design", "slices", *AT, "--slice", "2x2", "--block", "1x2", "--failed", "gpu03", "--failures", "4")
-    assert "  failed          gpu03; with them gpu04\n" in cli(*words).out
+    argv = ("design", "slices", *AT, "--slice", "2x2", "--block", "1x2", "--failed", "gpu03", "--failures", "4")
+    assert "  failed          gpu03; with them gpu04\n" in cli(*argv).out
     assert "  static          none: 2x5 does not fit the grid\n" in cli("design", "slices", *AT, "--slice", "2x5").out
-    data = cli(*words, "--json").json["data"]
+    data = cli(*argv, "--json").json["data"]
     assert (data["grid"], data["block"], data["failed"]) == ([3, 4], [1, 2], ["gpu03"])
     assert data["reconfigurable"] == {"hosts": ["gpu01", "gpu02", "gpu05", "gpu06"], "choices": 10}
     assert data["probabilities"][4] == {
@@ -53,7 +53,7 @@ def test_a_failed_host_takes_out_its_block_and_the_data_has_exact_fractions(cli:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "problem"),
+    ("argv", "code", "problem"),
     [
         ((), 2, "design slices: no slice given"),
         (("--slice", "2x"), 2, "--slice 2x: wanted sides of 1 to 4096 hosts with x between"),
@@ -70,11 +70,11 @@ def test_a_failed_host_takes_out_its_block_and_the_data_has_exact_fractions(cli:
         ),
     ],
 )
-def test_a_slice_that_cannot_be_is_refused(cli: Any, words: tuple[str, ...], code: int, problem: str) -> None:
-    said = cli("design", "slices", *AT, *words)
-    assert said.code == code and problem in said.err and "next:" in said.err
+def test_a_slice_that_cannot_be_is_refused(cli: Any, argv: tuple[str, ...], code: int, problem: str) -> None:
+    result = cli("design", "slices", *AT, *argv)
+    assert result.code == code and problem in result.err and "next:" in result.err
 
 
 def test_a_twist_is_for_tori(cli: Any) -> None:
-    said = cli("design", "ring", *AT, "--twisted", "-w", ROOT / "examples" / "workloads" / "dlrm.yaml")
-    assert said.code == 2 and "--twisted applies to torus only" in said.err
+    result = cli("design", "ring", *AT, "--twisted", "-w", ROOT / "examples" / "workloads" / "dlrm.yaml")
+    assert result.code == 2 and "--twisted applies to torus only" in result.err

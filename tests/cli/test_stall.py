@@ -20,7 +20,7 @@ def test_the_times_to_be_dark_are_passed_on(cli: Any) -> None:
 
 def test_the_table_has_the_median_and_the_spread_of_each_mode(cli: Any) -> None:
     lines = cli("verify", "--stall").out.splitlines()
-    assert lines[0].split() == ["asked", "dark", "drained", "ridden", "held"]
+    assert lines[0].split() == ["asked", "dark", "drained", "sending", "held"]
     assert lines[1].split()[0] == "shortest" and "92 ms (91 to 95)" in lines[1] and "57 ms (56 to 60)" in lines[1]
     assert "413 ms (412 to 416)" in lines[2]
     assert "  drained: a note" in lines
@@ -28,9 +28,9 @@ def test_the_table_has_the_median_and_the_spread_of_each_mode(cli: Any) -> None:
 
 
 def test_history_shows_every_run_and_measures_nothing(cli: Any) -> None:
-    said = cli("verify", "--history").out
+    output = cli("verify", "--history").out
     assert [name for name, *_ in cli.calls] == ["stall_curves"]
-    assert said.count("gpu01:p1--gpu02:p1 by ocs1, run 2026-11-2") == 2 and said.count("asked") == 2
+    assert output.count("gpu01:p1--gpu02:p1 by ocs1, run 2026-11-2") == 2 and output.count("asked") == 2
     cli.answers["stall_curves"] = StallReport("emulated")
     assert "no stall curve of emulated was measured yet: testbed verify --stall" in cli("verify", "--history").out
 
@@ -39,12 +39,12 @@ def test_the_curve_is_drawn(cli: Any, tmp_path: Path) -> None:
     assert cli("verify", "--stall", "--svg", tmp_path / "stall.svg").code == 0
     root = ET.parse(tmp_path / "stall.svg").getroot()
     drawn = "".join(root.itertext())
-    assert root.tag.endswith("svg") and all(word in drawn for word in ("drained", "ridden", "held", "dark (ms)"))
+    assert root.tag.endswith("svg") and all(word in drawn for word in ("drained", "sending", "held", "dark (ms)"))
     assert "mathdefault" not in drawn, "numbers of the axes as TeX"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("argv", "message"),
     [
         (("--stall", "--rung", "map"), "--stall checks no rung"),
         (("--stall", "--qualify"), "--stall checks no rung"),
@@ -53,6 +53,6 @@ def test_the_curve_is_drawn(cli: Any, tmp_path: Path) -> None:
         (("--stall", "--svg", "absent/stall.svg"), "absent is no directory"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_measured(cli: Any, words: tuple[str, ...], said: str) -> None:
-    answer = cli("verify", *words)
-    assert answer.code == 2 and said in answer.err and not cli.calls
+def test_what_makes_no_sense_is_refused_before_anything_is_measured(cli: Any, argv: tuple[str, ...], message: str) -> None:
+    answer = cli("verify", *argv)
+    assert answer.code == 2 and message in answer.err and not cli.calls

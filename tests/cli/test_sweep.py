@@ -26,8 +26,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
-    code = run(["experiment", "sweep", *map(str, words), "--json"])
+def reported(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, dict[str, Any]]:
+    code = run(["experiment", "sweep", *map(str, argv), "--json"])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return code, found
 
@@ -43,13 +43,13 @@ def kept(failing: str = "") -> None:
 
 
 def test_a_campaign_is_read_and_counted_without_being_run(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = said(capsys, EXAMPLE, "--check")
+    code, found = reported(capsys, EXAMPLE, "--check")
     assert code == 0 and found["data"]["trials"] == 72 and found["data"]["parameters"] == ["workload", "method", "ports", "seed"]
-    assert said(capsys, "run", EXAMPLE, "--check")[1]["data"] == said(capsys, "--check", EXAMPLE)[1]["data"]
+    assert reported(capsys, "run", EXAMPLE, "--check")[1]["data"] == reported(capsys, "--check", EXAMPLE)[1]["data"]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (["no.yaml"], "no.yaml: No such file or directory"),
         ([EXAMPLE, "--on", "dask"], "--on dask needs the scheduler's address"),
@@ -60,9 +60,9 @@ def test_a_campaign_is_read_and_counted_without_being_run(capsys: pytest.Capture
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_starts(
-    capsys: pytest.CaptureFixture[str], words: list[object], message: str
+    capsys: pytest.CaptureFixture[str], argv: list[object], message: str
 ) -> None:
-    code, found = said(capsys, *words)
+    code, found = reported(capsys, *argv)
     assert code in (2, 3) and message in found["message"] + str(found["data"])
 
 
@@ -71,7 +71,7 @@ def test_many_trials_are_asked_about_with_their_number(
 ) -> None:
     text = EXAMPLE.read_text().replace("../", f"{ROOT}/examples/").replace("[1, 2, 3]", str([*range(30)]))
     (tmp_path / "many.yaml").write_text(text)
-    code, found = said(capsys, tmp_path / "many.yaml")
+    code, found = reported(capsys, tmp_path / "many.yaml")
     assert code == 2 and found["message"].startswith("methods: 720 trials, 720 prediction; experiment sweep run asks")
     assert found["hint"] == f"testbed experiment sweep {tmp_path / 'many.yaml'} --yes"
     monkeypatch.setattr("orchestrator.cli.call.Call.must_be_able_to_ask", lambda call: None)
@@ -82,13 +82,13 @@ def test_many_trials_are_asked_about_with_their_number(
 
 def test_without_dask_it_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.experiments.sweep.cluster.find_spec", lambda name: None)
-    code, found = said(capsys, EXAMPLE)
+    code, found = reported(capsys, EXAMPLE)
     assert code == 2 and "pip install 'optical-testbed[sweep]'" in found["hint"]
 
 
 def test_results_are_shown_as_medians_with_what_failed_and_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
     kept(failing="torus")
-    code, found = said(capsys, "show")
+    code, found = reported(capsys, "show")
     data = found["data"]
     assert code == 0 and (data["done"], data["failed"], data["waiting"]) == (36, 12, 24)
     assert len(data["rows"]) == 12 and {one["labels"]["method"] for one in data["rows"]} == {"topoopt", "ring", "random"}
@@ -102,24 +102,24 @@ def test_results_are_shown_as_medians_with_what_failed_and_what_waits(capsys: py
     assert out.splitlines()[1].split() == ["workload", "method", "ports", "trials", "dark_ms"]
     run(["experiment", "sweep", "show"])
     assert "101 [100 to 102]" in (out := capsys.readouterr().out) and "  [ ] least and largest: an interval needs 6 trials" in out
-    assert "no value dork_ms; did you mean dark_ms?" in said(capsys, "show", "--value", "dork_ms")[1]["message"]
+    assert "no value dork_ms; did you mean dark_ms?" in reported(capsys, "show", "--value", "dork_ms")[1]["message"]
 
 
 def test_a_figure_is_drawn_of_what_differs_in_its_own_parameters_only(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     kept()
     figure = tmp_path / "f.svg"
-    code, found = said(capsys, "show", "--figure", "x=ports,y=iteration_ms,by=method", "--out", figure)
+    code, found = reported(capsys, "show", "--figure", "x=ports,y=iteration_ms,by=method", "--out", figure)
     assert code == 2 and "workload differs, too (bert, dlrm)" in found["message"]
-    assert said(capsys, "show", "--figure", "x=ports,y=iteration_ms,by=method,workload=dlrm", "--out", figure)[0] == 0
+    assert reported(capsys, "show", "--figure", "x=ports,y=iteration_ms,by=method,workload=dlrm", "--out", figure)[0] == 0
     assert "topoopt" in figure.read_text()
-    assert said(capsys, "show", "--figure", "x=dark_ms,y=iteration_ms,by=method")[0] == 0
+    assert reported(capsys, "show", "--figure", "x=dark_ms,y=iteration_ms,by=method")[0] == 0
     assert (tmp_path / "state" / "sweeps" / "methods" / "figure.svg").is_file()
-    for words, message in (
+    for text, message in (
         ("x=ports", "y is missing"),
         ("x=prots,y=dark_ms", "did you mean ports?"),
         ("x=ports,y=a,z=1", "z: not x"),
     ):
-        assert message in said(capsys, "show", "--figure", words)[1]["message"]
+        assert message in reported(capsys, "show", "--figure", text)[1]["message"]
 
 
 def test_trials_that_failed_make_the_exit_code_and_are_named(
@@ -128,7 +128,7 @@ def test_trials_that_failed_make_the_exit_code_and_are_named(
     kept(failing="torus")
     seen = verb.CampaignProgress(72, 60, 12)
     monkeypatch.setattr(verb, "carried_out", lambda settings, *_, **__: (record.find_campaign(settings, None), seen))
-    code, found = said(capsys, EXAMPLE, "--resume")
+    code, found = reported(capsys, EXAMPLE, "--resume")
     assert (code, found["code"]) == (8, "E-TRIALS-FAILED") and found["data"]["failed"] == 12
     assert run(["experiment", "sweep", str(EXAMPLE), "--resume"]) == 8
     assert "failed     workload=bert method=torus ports=2 seed=1 (and 11 more trials): Infeasible: no" in capsys.readouterr().out
@@ -143,5 +143,5 @@ def test_check_says_which_trials_the_lab_has_too_few_hosts_for(
     head = f"schema: testbed.sweep/1\nname: x\nkind: prediction\nlab: {{hosts: {hosts}, ports: 4}}\n"
     page.write_text(f"{head}base: {{workload: {where}, method: ring}}\ngrid: {{seed: [1, 2]}}\n")
     assert run(["experiment", "sweep", str(page), "--check"]) == code
-    said = capsys.readouterr()
-    assert ("2 of 2 trials cannot be made" in said.err and "needs 12 hosts, the lab has 8" in said.err) == (code == 3), said
+    result = capsys.readouterr()
+    assert ("2 of 2 trials cannot be made" in result.err and "needs 12 hosts, the lab has 8" in result.err) == (code == 3), result

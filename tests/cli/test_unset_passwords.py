@@ -42,10 +42,10 @@ def two_devices(cli: Any, inventory: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def test_devices_that_need_no_password_are_used_and_the_other_one_is_named(cli: Any, two_devices: Path) -> None:
-    said = cli("devices", "--json")
-    ocs1, ocs2 = said.json["data"]["devices"]
+    result = cli("devices", "--json")
+    ocs1, ocs2 = result.json["data"]["devices"]
     assert ocs1["ok"] and not ocs2["ok"] and "TESTBED_OCS2_WORD is not set" in ocs2["error"]
-    assert said.code == 2 and said.json["code"] == "E-MISSING" and said.json["message"] == "no password for ocs2"
+    assert result.code == 2 and result.json["code"] == "E-MISSING" and result.json["message"] == "no password for ocs2"
     planned = cli("plan", "-t", "two.json", "--json")
     assert planned.code == 0 and planned.json["data"]["made"] == 2, planned
     assert any("ocs2 does not answer and is not needed" in note for note in planned.json["data"]["notes"])
@@ -57,9 +57,9 @@ def test_a_plan_that_needs_the_device_says_which_password_is_missing(cli: Any, t
         r'device: ocs1, enters: "(\d+)", leaves: "(\d+)"', r'device: ocs2, enters: "1.1.\1", leaves: "1.2.\1"', fibres.read_text()
     )
     fibres.write_text(moved)
-    said = cli("plan", "-t", "two.json", "--json")
-    assert said.code == 2 and said.json["code"] == "E-MISSING"
-    assert "TESTBED_OCS2_WORD is not set" in said.json["message"] and said.json["hint"] == "export TESTBED_OCS2_WORD=..."
+    result = cli("plan", "-t", "two.json", "--json")
+    assert result.code == 2 and result.json["code"] == "E-MISSING"
+    assert "TESTBED_OCS2_WORD is not set" in result.json["message"] and result.json["hint"] == "export TESTBED_OCS2_WORD=..."
 
 
 def test_the_doctor_says_the_same_once(two_devices: Path) -> None:

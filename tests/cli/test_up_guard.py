@@ -15,7 +15,7 @@ from tests.cli.conftest import Bench
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "hint"),
+    ("argv", "message", "hint"),
     [
         (["--jobs"], "--jobs can only be used with --guard", "testbed up -t plan.json --guard --jobs"),
         (["--restarts", "3/h"], "--restarts can only be used with --guard", "testbed up -t plan.json --guard --jobs"),
@@ -25,10 +25,10 @@ from tests.cli.conftest import Bench
     ],
 )
 def test_options_of_the_guard_that_make_no_sense_are_refused_before_anything_is_changed(
-    cli: Bench, words: list[str], said: str, hint: str
+    cli: Bench, argv: list[str], message: str, hint: str
 ) -> None:
-    answer = cli("up", "plan.json", *words)
-    assert answer.code == 2 and said in answer.err and hint in answer.err and not cli.calls
+    answer = cli("up", "plan.json", *argv)
+    assert answer.code == 2 and message in answer.err and hint in answer.err and not cli.calls
 
 
 @pytest.mark.parametrize("names", ["", ",", " , "])
@@ -38,22 +38,22 @@ def test_spares_that_name_no_host_are_refused_before_anything_is_changed(cli: Be
 
 
 @pytest.mark.parametrize(
-    ("words", "budget"), [([], ""), (["--jobs"], "3/h"), (["--jobs", "--restarts", "10/d"], "10/d")], ids=["no", "jobs", "budget"]
+    ("argv", "budget"), [([], ""), (["--jobs"], "3/h"), (["--jobs", "--restarts", "10/d"], "10/d")], ids=["no", "jobs", "budget"]
 )
 def test_up_guard_starts_a_guard_that_recovers_jobs_if_asked_to(
-    cli: Bench, monkeypatch: pytest.MonkeyPatch, words: list[str], budget: str
+    cli: Bench, monkeypatch: pytest.MonkeyPatch, argv: list[str], budget: str
 ) -> None:
-    monkeypatch.setattr(change, "own_slice", lambda _: "lab")
+    monkeypatch.setattr(change, "own_tenancy", lambda _: "lab")
     asked: list[str] = []
 
-    def start(kind: object, settings: Settings, slice_: str, log: Path, options: GuardOptions) -> GuardState:
+    def start(kind: object, settings: Settings, tenancy: str, log: Path, options: GuardOptions) -> GuardState:
         jobs = options.restarts
-        assert options.words() == (["--jobs", "--restarts", jobs] if jobs else [])
+        assert options.text() == (["--jobs", "--restarts", jobs] if jobs else [])
         asked.append(jobs)
         return GuardState(7, "ann", "here", state="watching", log=str(log), jobs=jobs)
 
     monkeypatch.setattr(Kind, "start", start)
-    answer = cli("up", "plan.json", "--guard", *words)
+    answer = cli("up", "plan.json", "--guard", *argv)
     assert answer.code == 0 and asked == [budget] and [name for name, *_ in cli.calls] == ["up"]
     assert ("recovers the job up to" in answer.out) == bool(budget)
 
@@ -62,7 +62,7 @@ def test_up_guard_starts_a_guard_that_recovers_jobs_if_asked_to(
 def test_a_guard_that_runs_with_another_budget_is_named_before_anything_is_changed(
     cli: Bench, monkeypatch: pytest.MonkeyPatch, has: str, refused: str
 ) -> None:
-    monkeypatch.setattr(change, "own_slice", lambda _: "lab")
+    monkeypatch.setattr(change, "own_tenancy", lambda _: "lab")
     settings = load(cwd=cli.home)
     with StateFile(GUARD, GUARD.path(settings, "lab"), replace(GUARD.own(settings), jobs=has, state="watching")):
         answer = cli("up", "plan.json", "--guard", "--jobs")

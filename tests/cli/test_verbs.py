@@ -37,7 +37,7 @@ from orchestrator.plan.report import PlanReport
 from orchestrator.store.confirmations import Awaiting
 from orchestrator.store.options import UpOptions
 from orchestrator.verbs.report import StatusReport
-from orchestrator.verify.report import Rung, VerifyReport
+from orchestrator.verify.report import LevelResult, VerifyReport
 from tests.house.repository import ROOT
 
 ENGINE_VERBS = {
@@ -81,17 +81,17 @@ ERRORS = [
 
 @pytest.mark.parametrize("name", ENGINE_VERBS)
 def test_each_verb_prints_its_report(cli: Any, golden: Callable[[str, str], None], name: str) -> None:
-    said = cli(*ENGINE_VERBS[name])
-    assert said.code == 0 and said.err == f"plan       {'computed':<55} 50 ms\n"
-    golden(f"{name}.txt", said.out)
+    result = cli(*ENGINE_VERBS[name])
+    assert result.code == 0 and result.err == f"plan       {'computed':<55} 50 ms\n"
+    golden(f"{name}.txt", result.out)
 
 
 @pytest.mark.parametrize("name", ENGINE_VERBS)
 def test_each_verb_prints_its_json_and_nothing_else(cli: Any, name: str) -> None:
-    said = cli(*ENGINE_VERBS[name], "--json")
-    assert said.code == 0 and said.err == "" and said.out.count("\n") == 1
-    assert said.json["ok"] is True and said.json["code"] == "OK"
-    assert said.json["data"] == json.loads(json.dumps(cli.answers[name].to_json()))
+    result = cli(*ENGINE_VERBS[name], "--json")
+    assert result.code == 0 and result.err == "" and result.out.count("\n") == 1
+    assert result.json["ok"] is True and result.json["code"] == "OK"
+    assert result.json["data"] == json.loads(json.dumps(cli.answers[name].to_json()))
 
 
 @pytest.mark.parametrize("kind", ERRORS)
@@ -100,9 +100,9 @@ def test_an_error_has_the_same_exit_code_in_words_and_in_json(cli: Any, name: st
     cli.answers[name] = (
         kind(["plan.json:5:23: no"], hint="do this") if kind is BadFile else kind("plan.json:5:23: no", hint="do this")
     )
-    words, body = cli(*ENGINE_VERBS[name]), cli(*ENGINE_VERBS[name], "--json")
-    assert words.code == body.code == kind.exit_code in EXIT_CODES
-    assert f"{kind.code} plan.json:5:23: no\nnext: do this\n" in words.err and words.out == ""
+    text, body = cli(*ENGINE_VERBS[name]), cli(*ENGINE_VERBS[name], "--json")
+    assert text.code == body.code == kind.exit_code in EXIT_CODES
+    assert f"{kind.code} plan.json:5:23: no\nnext: do this\n" in text.err and text.out == ""
     assert (body.json["ok"], body.json["code"], body.json["message"], body.json["hint"]) == (
         False,
         kind.code,
@@ -116,9 +116,13 @@ def test_an_error_has_the_same_exit_code_in_words_and_in_json(cli: Any, name: st
 def test_a_fault_of_ours_keeps_its_traceback_in_a_file(cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     cli.answers["status"] = ZeroDivisionError("division by zero")
-    said = cli("status", "--json")
-    assert said.code == 1 and said.json["code"] == "E-UNEXPECTED" and said.json["message"] == "ZeroDivisionError: division by zero"
-    assert "Traceback" in Path(said.json["hint"].split()[-1]).read_text()
+    result = cli("status", "--json")
+    assert (
+        result.code == 1
+        and result.json["code"] == "E-UNEXPECTED"
+        and result.json["message"] == "ZeroDivisionError: division by zero"
+    )
+    assert "Traceback" in Path(result.json["hint"].split()[-1]).read_text()
 
 
 def test_the_engine_gets_what_the_line_said(cli: Any) -> None:
@@ -162,7 +166,7 @@ def test_the_common_options_may_stand_before_or_after_the_verb(cli: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("argv", "text"),
     [
         (("upp",), "Did you mean 'up'?"),
         (("up", "--topologie", "x"), "--topologie"),
@@ -176,26 +180,26 @@ def test_the_common_options_may_stand_before_or_after_the_verb(cli: Any) -> None
         (("examples", "schema", "moon"), "moon"),
     ],
 )
-def test_wrong_usage_is_two_in_words_and_in_json(cli: Any, argv: tuple[str, ...], words: str) -> None:
+def test_wrong_usage_is_two_in_words_and_in_json(cli: Any, argv: tuple[str, ...], text: str) -> None:
     plain, body = cli(*argv), cli(*argv, "--json")
-    assert plain.code == body.code == 2 and words in plain.err and words in body.json["message"]
+    assert plain.code == body.code == 2 and text in plain.err and text in body.json["message"]
     assert body.json["code"] == "E-USAGE" and body.json["hint"] and cli.calls == []
 
 
 def test_a_missing_plan_file_is_named_with_the_nearest_one(cli: Any) -> None:
-    said = cli("up", "-t", "plam.json")
-    assert said.code == 3 and said.err == "E-BAD-FILE plam.json: no such file; did you mean plan.json?\n"
+    result = cli("up", "-t", "plam.json")
+    assert result.code == 3 and result.err == "E-BAD-FILE plam.json: no such file; did you mean plan.json?\n"
 
 
 def test_down_without_a_terminal_names_the_flag(cli: Any) -> None:
-    said = cli("down")
-    assert said.code == 2 and "next: add --yes" in said.err and cli.calls == []
+    result = cli("down")
+    assert result.code == 2 and "next: add --yes" in result.err and cli.calls == []
 
 
 def test_a_second_up_says_nothing_to_do(cli: Any) -> None:
     cli.answers["up"] = UpReport("", "ring-12", "emulated", nothing_to_do=True, diff=cli.answers["up"].diff[1:])
-    said = cli("up", "-t", "plan.json")
-    assert said.out == "Nothing to do: ring-12 is up on emulated (2 circuits kept, 0 writes)\n" and said.code == 0
+    result = cli("up", "-t", "plan.json")
+    assert result.out == "Nothing to do: ring-12 is up on emulated (2 circuits kept, 0 writes)\n" and result.code == 0
 
 
 def test_a_dry_run_says_that_nothing_was_written(cli: Any, golden: Callable[[str, str], None]) -> None:
@@ -216,8 +220,8 @@ def test_packet_switches_of_a_plan_are_named(cli: Any) -> None:
 
 def test_differences_are_eight_only_when_asked_for(cli: Any) -> None:
     assert cli("plan", "-t", "plan.json").code == 0
-    said = cli("plan", "-t", "plan.json", "--exit-code", "--json")
-    assert said.code == 8 and said.json["ok"] is True and said.json["code"] == "DIFFERENCES"
+    result = cli("plan", "-t", "plan.json", "--exit-code", "--json")
+    assert result.code == 8 and result.json["ok"] is True and result.json["code"] == "DIFFERENCES"
     assert cli("status").code == 0 and cli("status", "--exit-code").code == 8
     cli.answers["plan"] = PlanReport("ring", "emulated")
     assert cli("plan", "-t", "plan.json", "--exit-code").code == 0
@@ -226,50 +230,57 @@ def test_differences_are_eight_only_when_asked_for(cli: Any) -> None:
 def test_a_device_that_does_not_answer_makes_status_five(cli: Any) -> None:
     status: StatusReport = cli.answers["status"]
     cli.answers["status"] = replace(status, devices=(replace(status.devices[0], ok=False, error="ocs1: refused"),))
-    said = cli("status", "--json")
-    assert said.code == 5 and said.json["code"] == "E-UNREACHABLE" and said.json["message"] == "1 does not answer: ocs1"
-    assert said.json["data"]["devices"][0]["error"] == "ocs1: refused"
+    result = cli("status", "--json")
+    assert result.code == 5 and result.json["code"] == "E-UNREACHABLE" and result.json["message"] == "1 does not answer: ocs1"
+    assert result.json["data"]["devices"][0]["error"] == "ocs1: refused"
 
 
 def test_a_rung_that_fails_shows_its_evidence_and_is_seven(cli: Any, golden: Callable[[str, str], None]) -> None:
-    rungs = (
-        Rung("map", True, "4 devices", 0.03),
-        Rung("link", False, "47/48", 2.0, ("gpu03:p2: no carrier, ocs2:19 is lit",), "E-LINK"),
+    levels = (
+        LevelResult("map", True, "4 devices", 0.03),
+        LevelResult("link", False, "47/48", 2.0, ("gpu03:p2: no carrier, ocs2:19 is lit",), "E-LINK"),
     )
-    cli.answers["verify"] = VerifyReport("emulated", "ring-12", rungs)
-    said = cli("verify")
-    assert said.code == 7 and said.err.splitlines()[1:] == ["E-NOT-VERIFIED not verified: link (E-LINK)", "next: testbed status"]
-    golden("verify-failed.txt", said.out)
+    cli.answers["verify"] = VerifyReport("emulated", "ring-12", levels)
+    result = cli("verify")
+    assert result.code == 7 and result.err.splitlines()[1:] == [
+        "E-NOT-VERIFIED not verified: link (E-LINK)",
+        "next: testbed status",
+    ]
+    golden("verify-failed.txt", result.out)
 
 
 def test_verify_of_a_plan_whose_host_is_silent_is_five_and_names_it(cli: Any) -> None:
-    rungs = (Rung("link", False, "47/48", 2.0, ("gpu03: ssh: connection refused",), "E-LINK"),)
-    cli.answers["verify"] = VerifyReport("emulated", "ring-12", rungs, silent={"gpu03": "ssh: connection refused"})
-    said = cli("verify", "--json")
-    assert said.code == 5 and said.json["code"] == "E-UNREACHABLE" and said.json["message"].endswith("1 does not answer: gpu03")
-    assert said.json["data"]["rungs"][0]["code"] == "E-LINK"
+    levels = (LevelResult("link", False, "47/48", 2.0, ("gpu03: ssh: connection refused",), "E-LINK"),)
+    cli.answers["verify"] = VerifyReport("emulated", "ring-12", levels, silent={"gpu03": "ssh: connection refused"})
+    result = cli("verify", "--json")
+    assert (
+        result.code == 5 and result.json["code"] == "E-UNREACHABLE" and result.json["message"].endswith("1 does not answer: gpu03")
+    )
+    assert result.json["data"]["levels"][0]["code"] == "E-LINK"
 
 
 def test_verify_takes_rungs_by_name_and_says_which_there_are(cli: Any) -> None:
     assert cli("verify", "--rung", "map", "--rung", "light", "--beside-job").code == 0
-    assert cli.calls[-1][2]["rungs"] == ("map", "light") and cli.calls[-1][2]["beside_job"] is True
-    said = cli("verify", "--rung", "lihgt", "--json")
-    assert said.code == 2 and said.json["code"] == "E-USAGE"
-    assert said.json["message"].endswith("collective; did you mean light?")
+    assert cli.calls[-1][2]["levels"] == ("map", "light") and cli.calls[-1][2]["next_to_job"] is True
+    result = cli("verify", "--rung", "lihgt", "--json")
+    assert result.code == 2 and result.json["code"] == "E-USAGE"
+    assert result.json["message"].endswith("collective; did you mean light?")
 
 
 def test_what_down_could_not_restore_is_a_numbered_list(cli: Any) -> None:
     cli.answers["down"] = DownReport("r", "emulated", left=("gpu03: ip rule 7000", "ocs1: 1->17"))
-    said = cli("down", "-y")
-    assert said.code == 7 and "  1. gpu03: ip rule 7000\n  2. ocs1: 1->17\n" in said.out
+    result = cli("down", "-y")
+    assert result.code == 7 and "  1. gpu03: ip rule 7000\n  2. ocs1: 1->17\n" in result.out
 
 
 def test_what_a_failed_change_left_for_hands_is_a_numbered_list_and_data(cli: Any) -> None:
     cli.answers["up"] = HandsNeeded(
         "ocs1: silent\nmanual repair is needed:", ("ocs1: does not answer", "gpu03: runs generation 4"), hint="x"
     )
-    said, body = cli("up", "-t", "plan.json"), cli("up", "-t", "plan.json", "--json")
-    assert said.code == 7 and "manual repair is needed:\n  1. ocs1: does not answer\n  2. gpu03: runs generation 4\n" in said.err
+    result, body = cli("up", "-t", "plan.json"), cli("up", "-t", "plan.json", "--json")
+    assert (
+        result.code == 7 and "manual repair is needed:\n  1. ocs1: does not answer\n  2. gpu03: runs generation 4\n" in result.err
+    )
     assert body.json["code"] == "E-HANDS-NEEDED" and body.json["data"] == {
         "left": ["ocs1: does not answer", "gpu03: runs generation 4"]
     }
@@ -277,8 +288,8 @@ def test_what_a_failed_change_left_for_hands_is_a_numbered_list_and_data(cli: An
 
 def test_going_back_to_no_plan_tells_what_is_left_for_hands(cli: Any) -> None:
     cli.answers["rollback"] = DownReport("r", "emulated", left=("gpu03: ip rule 7000",), verb="rollback")
-    said = cli("rollback", "0007")
-    assert said.code == 7 and "Rolled back to no plan" in said.out and cli.calls[-1][1][1] == "0007"
+    result = cli("rollback", "0007")
+    assert result.code == 7 and "Rolled back to no plan" in result.out and cli.calls[-1][1][1] == "0007"
 
 
 def test_up_takes_a_failed_change_back_unless_told_otherwise(cli: Any) -> None:
@@ -300,24 +311,24 @@ def test_status_tells_of_a_run_that_died_with_both_ways_on(cli: Any) -> None:
         "testbed rollback 2026-11-21-0007",
     )
     cli.answers["status"] = replace(cli.answers["status"], unfinished=(left,))
-    said = cli("status")
+    result = cli("status")
     assert (
         "run 2026-11-21-0007 (up ring-12) died before its end\n"
         "  done:     ocs1: 1/2 made, 2/2 removed\n"
         "  not done: ocs1: not made: 2->18\n"
         "  continue: testbed resume 2026-11-21-0007   roll back: testbed rollback 2026-11-21-0007\n"
-    ) in said.out
+    ) in result.out
 
 
 def test_a_failed_job_is_told_with_its_exit_codes(cli: Any) -> None:
     cli.answers["job_status"] = JobStatus("ddp", "failed", ranks=2, exit_codes={0: 0, 1: -9})
-    said = cli("job", "status")
-    assert said.code == 1 and "exit codes: rank 1: -9" in said.out and "next: testbed job logs" in said.err
+    result = cli("job", "status")
+    assert result.code == 1 and "exit codes: rank 1: -9" in result.out and "next: testbed job logs" in result.err
 
 
 def test_a_saved_plan_is_applied_only_to_the_lab_it_was_made_for(cli: Any) -> None:
-    said = cli("plan", "-t", "plan.json", "-o", "saved.json")
-    assert "next: testbed up --plan saved.json" in said.err
+    result = cli("plan", "-t", "plan.json", "-o", "saved.json")
+    assert "next: testbed up --plan saved.json" in result.err
     (cli.home / "plan.json").unlink()
     assert cli("up", "--plan", "saved.json").code == 0
     name, (_, applied, asked), _ = cli.calls[-1]
@@ -328,8 +339,8 @@ def test_a_saved_plan_is_applied_only_to_the_lab_it_was_made_for(cli: Any) -> No
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "other/1"}', '{"schema": "testbed.saved-plan/1"}'])
 def test_a_file_that_is_no_saved_plan_is_refused(cli: Any, text: str) -> None:
     (cli.home / "saved.json").write_text(text)
-    said = cli("up", "--plan", "saved.json")
-    assert said.code == 3 and "saved.json: not a saved plan" in said.err and cli.calls == []
+    result = cli("up", "--plan", "saved.json")
+    assert result.code == 3 and "saved.json: not a saved plan" in result.err and cli.calls == []
 
 
 def test_there_is_no_colour_without_a_terminal(cli: Any) -> None:
@@ -338,8 +349,8 @@ def test_there_is_no_colour_without_a_terminal(cli: Any) -> None:
 
 
 def test_version_names_what_it_stands_on(cli: Any) -> None:
-    said = cli("--version", "--json")
-    assert {"testbed", "python", "kernel", "paramiko"} <= set(said.json["data"])
+    result = cli("--version", "--json")
+    assert {"testbed", "python", "kernel", "paramiko"} <= set(result.json["data"])
 
 
 def test_schema_prints_a_json_schema(cli: Any) -> None:
@@ -362,23 +373,23 @@ def test_help_puts_examples_first_and_every_verb_has_some(cli: Any) -> None:
     verbs += [("rollback",), ("resume",), ("restore",)]
     verbs += [("job", v) for v in ("launch", "status", "logs", "stop")] + [("lab", v) for v in ("start", "stop", "status")]
     verbs += [("lab", "fault", v) for v in ("add", "list", "remove")] + [("lab", "fibre", v) for v in ("cut", "splice", "swap")]
-    for words in verbs:
-        said = cli(*words, "--help")
-        assert said.code == 0 and f"Examples:\n    testbed {' '.join(words)}" in said.out, words
-        assert said.out.index("Examples:") < said.out.index("Options:")
+    for argv in verbs:
+        result = cli(*argv, "--help")
+        assert result.code == 0 and f"Examples:\n    testbed {' '.join(argv)}" in result.out, argv
+        assert result.out.index("Examples:") < result.out.index("Options:")
     assert cli().out == cli("--help").out and cli().code == 0
 
 
 @pytest.mark.parametrize(
-    "words", [("up",), ("plan",), ("down",), ("status",), ("design",), ("design", "ring"), ("job", "queue", "list")]
+    "argv", [("up",), ("plan",), ("down",), ("status",), ("design",), ("design", "ring"), ("job", "queue", "list")]
 )
-def test_the_first_screen_of_help_has_examples_and_the_first_options(cli: Any, words: tuple[str, ...]) -> None:
-    screen = cli(*words, "--help").out.splitlines()[:24]
+def test_the_first_screen_of_help_has_examples_and_the_first_options(cli: Any, argv: tuple[str, ...]) -> None:
+    screen = cli(*argv, "--help").out.splitlines()[:24]
     assert "  Examples:" in screen and "Options:" in screen
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("argv", "message"),
     [
         (
             ("devices", "driver", "conform", "polatis-scpi", "--device", "ocs9"),
@@ -388,9 +399,9 @@ def test_the_first_screen_of_help_has_examples_and_the_first_options(cli: Any, w
         (("devices", "driver", "conform", "polatis-spci"), "there is no driver 'polatis-spci'; did you mean polatis-scpi?"),
     ],
 )
-def test_a_device_or_driver_that_is_not_there_is_no_fault_of_a_file(cli: Any, words: tuple[str, ...], said: str) -> None:
-    found = cli(*words, "--json", "-i", str(ROOT / "inventory" / "emulated"))
-    assert (found.code, found.json["code"], found.json["message"]) == (2, "E-MISSING", said)
+def test_a_device_or_driver_that_is_not_there_is_no_fault_of_a_file(cli: Any, argv: tuple[str, ...], message: str) -> None:
+    found = cli(*argv, "--json", "-i", str(ROOT / "inventory" / "emulated"))
+    assert (found.code, found.json["code"], found.json["message"]) == (2, "E-MISSING", message)
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -413,18 +424,18 @@ def test_job_env_prints_one_thing_at_a_time(cli: Any) -> None:
     assert "srun --nodes=2 --ntasks=2" in cli("job", "env", "--srun").out
     assert cli("job", "env", "--rank", "1").out.count("# rank") == 1
     for both in (("--srun", "--mpirun"), ("--rank", "1", "--torchrun")):
-        said = cli("job", "env", *both)
-        assert said.code == 2 and "exclude each other" in said.err
+        result = cli("job", "env", *both)
+        assert result.code == 2 and "exclude each other" in result.err
     assert cli("job", "env", "--rank", "2").code == 3
 
 
 def test_spares_are_checked_before_a_stopped_lab_is_started_for_the_plan(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     monkeypatch.setattr("orchestrator.cli.change.is_stopped_lab", lambda inventory: True)
-    monkeypatch.setattr("orchestrator.cli.call.start_lab", lambda *words: started.append(words))
+    monkeypatch.setattr("orchestrator.cli.call.start_lab", lambda *text: started.append(text))
     at = ("--inventory", ROOT / "inventory" / "emulated", "-t", ROOT / "examples" / "ring-12.json")
-    said = cli("up", *at, "--spares", "nosuch")
-    assert said.code == 2 and "--spares nosuch: nosuch is not in the lab" in said.err and "next:" in said.err
+    result = cli("up", *at, "--spares", "nosuch")
+    assert result.code == 2 and "--spares nosuch: nosuch is not in the lab" in result.err and "next:" in result.err
     assert not started and not cli.calls
     assert cli("up", *at).code == 0 and started
 
@@ -466,6 +477,6 @@ def test_an_option_that_cannot_be_read_is_wrong_usage_and_no_bad_file(cli: Any) 
         ): "--protocol scp: not one of scpi, tl1, http, cli; did you mean scpi?",
         ("lab", "start", "--driver", "polaris-scpi"): "--driver polaris-scpi: there is no such driver; did you mean polatis-scpi?",
     }
-    for argv, words in asked.items():
+    for argv, text in asked.items():
         body = cli(*argv, "--json")
-        assert (body.code, body.json["code"]) == (2, "E-USAGE") and words in body.json["message"], (argv, body.json)
+        assert (body.code, body.json["code"]) == (2, "E-USAGE") and text in body.json["message"], (argv, body.json)

@@ -96,7 +96,7 @@ class Bench:
         self.device = device
 
     @property
-    def glass(self) -> frozenset[tuple[str, str]]:
+    def light(self) -> frozenset[tuple[str, str]]:
         """Which pairs are lit now."""
         return frozenset(self.server.plant.lit(asyncio.get_running_loop().time()))
 
@@ -115,7 +115,7 @@ class Bench:
 
     def honest(self, outcome: Outcome) -> None:
         """The outcome is true: its map is the emulator's, its failures are not lit, its timestamps are in order."""
-        assert {(s.ingress.label, s.egress.label) for s in outcome.observed} == self.glass
+        assert {(s.ingress.label, s.egress.label) for s in outcome.observed} == self.light
         assert outcome.sent_ns <= outcome.broken_ns <= outcome.acked_ns <= outcome.settled_ns
         assert not self.server.plant.violations
 

@@ -42,9 +42,9 @@ def test_a_scaffold_installs_says_who_the_device_is_and_fails_in_the_rest(protoc
         check=False,
     )
     assert ran.returncode == 7, ran.stderr[-2000:]
-    told = {line.split()[0]: line for line in ran.stdout.splitlines() if line.startswith("  ")}
-    assert " confirmed " in told["identify"]
-    assert all(" not confirmed " in told[name] for name in ("read", "change", "ready"))
+    reply = {line.split()[0]: line for line in ran.stdout.splitlines() if line.startswith("  ")}
+    assert " confirmed " in reply["identify"]
+    assert all(" not confirmed " in reply[name] for name in ("read", "change", "ready"))
     assert "reading is not written yet" in ran.stdout and "Traceback" not in ran.stdout + ran.stderr
 
 
@@ -96,7 +96,7 @@ def test_a_recording_masks_credentials_in_every_form_they_travel_in(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("> a\n< b\n", "no source"),
         ("# source: x\n# grade: GOOD\n> a\n", "grade: wanted one of"),
@@ -105,17 +105,17 @@ def test_a_recording_masks_credentials_in_every_form_they_travel_in(tmp_path: Pa
         ("# source: x\n# grade: REAL\n> a\n~ soon\n", ":4: wanted seconds"),
     ],
 )
-def test_a_file_that_is_no_transcript_is_refused_with_its_place(text: str, says: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_transcript_is_refused_with_its_place(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text(text)
     with pytest.raises(BadFile) as caught:
         read_transcript(path)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.testbed(driver="polatis-scpi")
 async def test_what_was_recorded_of_a_device_is_the_device_again(emulated_lab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    from drivers.link.tap import listening
+    from drivers.link.recorder import listening
 
     (config,) = emulated_lab.devices.values()
     recorder = Recorder([])

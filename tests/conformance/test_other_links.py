@@ -26,10 +26,10 @@ async def exercise(b) -> None:  # type: ignore[no-untyped-def]
     assert (await b.device.identify()).ingress == POLATIS.ingress
     first, second = b.set((1, 2), (2, 1), (3, 4)), b.set((1, 4), (3, 2))
     await b.apply(add=first)
-    assert b.glass == first
+    assert b.light == first
     b.server.add_fault("drop-after", match="conn:add", count=1)
     outcome = await b.apply(remove=first, add=second)
-    assert b.glass == second
+    assert b.light == second
     assert not outcome.failed
     b.honest(outcome)
     assert await b.device.read() == b.settings(second)
@@ -105,7 +105,7 @@ async def test_a_polatis_switch_is_driven_over_a_serial_line() -> None:
             wanted = b.settings(b.set((1, 2), (3, 4)))
             outcome = await device.apply(Change("ocs1", add=wanted))
             assert outcome.observed == wanted
-            assert b.glass == b.set((1, 2), (3, 4))
+            assert b.light == b.set((1, 2), (3, 4))
             b.server.add_fault("swallow", match="conn:stat", count=1)
             quick = open_device(DeviceConfig("ocs1", "polatis-scpi", f"serial://{path}", timeout_s=0.2))
             with pytest.raises(Unreachable):  # one program per line

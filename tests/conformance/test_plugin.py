@@ -18,9 +18,9 @@ from tests.house.repository import ROOT
 EXAMPLE = ROOT / "examples" / "third-party-driver"
 
 
-def run(*words: object, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*argv: object, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(path)} if path else None
-    return subprocess.run([sys.executable, *map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, *map(str, argv)], cwd=cwd, env=env, capture_output=True, text=True, timeout=100)
 
 
 def test_a_device_is_open_and_its_emulator_tells_the_truth(device: Opened) -> None:

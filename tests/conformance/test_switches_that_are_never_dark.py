@@ -47,7 +47,7 @@ def test_a_2x2_kit_that_does_not_move_is_reported_with_both_circuits(lab: Lab) -
     with truth.wrong("silent-failure", on="write"):
         outcome = change(config, BAR, CROSS)
     assert outcome.failed.keys() == settings(config, BAR | CROSS) and truth.lit == BAR
-    assert all("it reports no errors" in words for words in outcome.failed.values())
+    assert all("it reports no errors" in text for text in outcome.failed.values())
 
 
 def test_a_module_without_a_resting_channel_is_moved_and_never_left_dark(lab: Lab) -> None:

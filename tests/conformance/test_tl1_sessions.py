@@ -24,7 +24,7 @@ async def test_a_login_taken_away_is_made_again_and_nothing_is_lost() -> None:
         await b.apply(add=b.set((1, 2), (2, 1)))
         b.server.add_fault("plna", match="CANC-CRS|ENT-CRS", count=2)
         outcome = await b.apply(remove=b.set((1, 2), (2, 1)), add=b.set((1, 3)))
-        assert b.glass == b.set((1, 3))
+        assert b.light == b.set((1, 3))
         assert not outcome.failed
 
 
@@ -68,7 +68,7 @@ async def test_a_reserved_connection_of_ours_is_finished_or_cleared() -> None:
         wanted = b.set((1, 2), (3, 5))  # the first is finished, the second stands in the way
         outcome = await b.apply(add=wanted)
         assert not outcome.failed
-        assert b.glass == wanted
+        assert b.light == wanted
         b.honest(outcome)
 
 
@@ -76,10 +76,10 @@ async def test_a_reservation_of_somebody_else_is_refused_by_name_and_not_touched
     rows = [{"in": "1.1.1", "out": "1.1.2", "type": "1WAY", "group": "LABX", "name": "theirs", "active": False}]
     async with bench(CALIENT, preset=rows) as b:
         outcome = await b.apply(add=b.set((1, 3), (4, 5)))
-        ((setting, words),) = outcome.failed.items()
+        ((setting, text),) = outcome.failed.items()
         assert str(setting) == "ocs1:1.1.1->1.1.3"
-        assert words == "port 1.1.1 is held by 1.1.1->1.1.2, connection 'theirs' of group 'LABX' (AS=UMA,OS=RDY,OC=OK)"
-        assert b.glass == b.set((4, 5))
+        assert text == "port 1.1.1 is held by 1.1.1->1.1.2, connection 'theirs' of group 'LABX' (AS=UMA,OS=RDY,OC=OK)"
+        assert b.light == b.set((4, 5))
         b.server.add_fault("stuck-port", port="1.2.8")  # unrelated
         assert outcome.writes == 2
 
@@ -91,7 +91,7 @@ async def test_an_adopted_connection_under_another_name_is_removed_with_its_own_
         assert await b.device.read() == b.settings(b.set((1, 2), (2, 1)))
         outcome = await b.apply(remove=b.set((1, 2), (2, 1)))
         assert not outcome.failed
-        assert b.glass == frozenset()
+        assert b.light == frozenset()
 
 
 @pytest.mark.parametrize("lost", [None, "CANC-CRS", "DLT-CRS", "ENT-CRS", "ACT-CRS"])
@@ -102,7 +102,7 @@ async def test_half_of_a_two_way_connection_survives_the_removal_of_the_other(lo
             b.server.add_fault("drop-after", match=lost, count=1)
         outcome = await b.apply(remove=b.set((2, 1)))
         assert not outcome.failed
-        assert b.glass == b.set((1, 2))
+        assert b.light == b.set((1, 2))
         b.honest(outcome)
 
 
@@ -111,7 +111,7 @@ async def test_twelve_pairs_take_half_the_commands() -> None:
         pairs = [(n, n + 1) for n in range(1, 13, 2)]
         outcome = await b.apply(add=b.set(*pairs, *[(y, x) for x, y in pairs]))
         assert outcome.writes == 12
-        assert len(b.glass) == 12
+        assert len(b.light) == 12
 
 
 async def test_a_password_tl1_cannot_carry_is_refused_before_anything_is_sent() -> None:
@@ -146,9 +146,9 @@ async def test_a_tl1_switch_is_driven_through_telnet_with_its_prompt_and_echo(fa
         b.server.add_fault("unsolicited-inside")
         first, second = b.set((1, 2), (2, 1), (3, 4)), b.set((1, 4), (3, 2))
         await b.apply(add=first)
-        assert b.glass == first
+        assert b.light == first
         b.server.add_fault("drop-after", match=f"(?i){family.makes[-1]}", count=1)
         outcome = await b.apply(remove=first, add=second)
-        assert b.glass == second
+        assert b.light == second
         assert not outcome.failed
         b.honest(outcome)

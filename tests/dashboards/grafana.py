@@ -117,10 +117,10 @@ def _series(query: Asked, rows: list[Mapping[str, Any]]) -> Iterator[dict[str, A
         tags = row.get("tags", {})
         for at, column in enumerate(row["columns"][1:], 1):
             if query.alias:
-                words = {"$col": column, "$m": row["name"], **{f"$tag_{tag}": value for tag, value in tags.items()}}
+                texts = {"$col": column, "$m": row["name"], **{f"$tag_{tag}": value for tag, value in tags.items()}}
                 shown = query.alias
-                for word in sorted(words, key=len, reverse=True):
-                    shown = shown.replace(word, words[word])
+                for word in sorted(texts, key=len, reverse=True):
+                    shown = shown.replace(word, texts[word])
             else:
                 inside = ", ".join(f"{tag}: {value}" for tag, value in tags.items())
                 shown = f"{row['name']}.{column}" + (f" {{ {inside} }}" if inside else "")

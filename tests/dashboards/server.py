@@ -44,8 +44,8 @@ class Influx:
 
     url: str
 
-    def _call(self, path: str, data: bytes | None = None, **words: str) -> bytes:
-        request = urllib.request.Request(f"{self.url}{path}?{urllib.parse.urlencode(words)}", data=data)
+    def _call(self, path: str, data: bytes | None = None, **texts: str) -> bytes:
+        request = urllib.request.Request(f"{self.url}{path}?{urllib.parse.urlencode(texts)}", data=data)
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 return bytes(answer.read())

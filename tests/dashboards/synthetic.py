@@ -58,27 +58,27 @@ def points(index: int, run: str) -> Iterator[Wanted]:
     yield from moves(index, run)
     yield from samples(index)
     yield from steps(index)
-    yield from turns(run)
+    yield from ring_changes(run)
     yield from slots()
     yield from looks()
-    for n, mode in enumerate(("drained", "ridden", "held")):
+    for n, mode in enumerate(("drained", "sending", "held")):
         figures: dict[str, FieldValue] = {"asked_ms": 0.0, "dark_ms": 55.0, "lost_ms": 60.0 + n, "usual_ms": 4.0}
         yield n * SECOND, "stall", {"mode": mode}, {"link": "gpu01:p1--gpu02:p1", "devices": "ocs1", **figures}
 
 
-def turns(run: str) -> Iterator[Wanted]:
+def ring_changes(run: str) -> Iterator[Wanted]:
     """At each reconfiguration the job turns; in the one that fails it keeps its rings."""
     for n in range(10):
         at, last = (3 + 5 * n) * SECOND, n == 9
-        parts: dict[str, FieldValue] = {"dark_ms": 60.0 + n, "commit_ms": 4.0, "boundary_ms": 32.0, "stood_ms": 96.0 + n}
+        parts: dict[str, FieldValue] = {"dark_ms": 60.0 + n, "commit_ms": 4.0, "boundary_ms": 32.0, "paused_ms": 96.0 + n}
         parts |= {"before_ms": 43.0, "after_ms": 37.0, "worst_rank_ms": 70.0 + n, "after": 60 + 100 * n}
         named: dict[str, FieldValue] = {"reconfig_id": f"{run}/{n + 1}", "move": n + 1, "prepare_ms": 380.0}
-        mode = ("ride", "drain", "hold")[n % 3]
-        yield at, "turn", {"job": "ddp", "mode": mode, "ok": str(int(not last))}, named if last else named | parts
+        mode = ("send", "drain", "hold")[n % 3]
+        yield at, "ring_change", {"job": "ddp", "mode": mode, "ok": str(int(not last))}, named if last else named | parts
         for rank, host in enumerate(HOSTS):
-            said: dict[str, FieldValue] = {"move": n + 1, "state": "void" if last else "turned", "iteration": 61 + 100 * n}
-            said |= {"took_ms": 300.0, "held_ms": 70.0, "stall_ms": 60.0 + rank}
-            yield at, "turn_rank", {"job": "ddp", "rank": str(rank), "host": host}, said
+            reply: dict[str, FieldValue] = {"move": n + 1, "state": "void" if last else "changed", "iteration": 61 + 100 * n}
+            reply |= {"took_ms": 300.0, "held_ms": 70.0, "stall_ms": 60.0 + rank}
+            yield at, "ring_change_rank", {"job": "ddp", "rank": str(rank), "host": host}, reply
             took: dict[str, FieldValue] = {"iter": 60 + 100 * n, "iter_ms": 43.0, "compute_ms": 30.0 + rank}
             took |= {"exposed_ms": 13.0 - rank, "wait_ms": 3.0, "processor_ms": 0.5}
             took |= {"rwnd_limited_ms": 0.0, "retransmitted": 0, "refused": 0}
@@ -91,22 +91,22 @@ def slots() -> Iterator[Wanted]:
         at, late = n * SECOND // 2, 120.0 if n == RUN_S else 0.4 + 0.1 * (n % 5)
         shared: dict[str, FieldValue] = {"slot": n % 3, "cycle": n // 3, "late_ms": late, "lit_ms": 450.0, "duty": 0.89}
         for k, device in enumerate(("ocs1", "wss1")):
-            yield at, "slot", {"plan": "turns", "device": device}, {**shared, "dark_ms": 50.0 + 2 * k + sin(n)}
+            yield at, "slot", {"plan": "ring_changes", "device": device}, {**shared, "dark_ms": 50.0 + 2 * k + sin(n)}
         for k, host in enumerate(HOSTS):
             seen: dict[str, FieldValue] = {"slot": n % 3, "edge_error_ms": 0.2 * k + sin(n), "dark_ms": 51.0, "lit_ms": 449.0}
-            yield at, "slot_host", {"plan": "turns", "host": host}, seen
+            yield at, "slot_host", {"plan": "ring_changes", "host": host}, seen
 
 
 def looks() -> Iterator[Wanted]:
     """Twenty looks at a job's traffic: half of them change circuits, one fails."""
     for n in range(20):
-        what = "failed" if n == 19 else "turned" if n % 2 else "skipped"
+        what = "failed" if n == 19 else "changed" if n % 2 else "skipped"
         gain = 1.02 if what == "skipped" else 1.5 + 0.05 * n
-        why = {"turned": "", "skipped": "gain", "failed": "TimedOut"}[what]
+        why = {"changed": "", "skipped": "gain", "failed": "TimedOut"}[what]
         fields: dict[str, FieldValue] = {"iteration": 6 * n, "why": why, "skew": 4.0 + sin(n), "gain": gain, "now_ms": 90.0 * gain}
         fields |= {"then_ms": 90.0, "planned_ms": 20.0}
-        if what == "turned":
-            fields |= {"turn_ms": 64.0 + n, "dark_ms": 52.0, "exposed_ms": 0.1 * n, "moved": 34}
+        if what == "changed":
+            fields |= {"change_ms": 64.0 + n, "dark_ms": 52.0, "exposed_ms": 0.1 * n, "moved": 34}
         yield 3 * n * SECOND, "adapt", {"plan": "moe", "what": what}, fields
 
 
@@ -123,12 +123,12 @@ def moves(index: int, run: str) -> Iterator[Wanted]:
         times |= {f"{k}_ms": v / 1e6 for k, v in spans.items()}
         tags = {"job": "ddp", "trigger": "up", "policy": "drain", "ok": str(int(not last))}
         yield at, "reconfig", tags, {**named, **counts, **times}
-        for rung in ("map", "light", "link"):
-            ok = int(not (last and rung == "link"))
+        for level in ("map", "light", "link"):
+            ok = int(not (last and level == "link"))
             fields: dict[str, FieldValue] = {"ok": ok, "passed": 47 + ok, "total": 48, "duration_ms": 3.5, "detail": "as seen"}
-            yield at + SECOND, "verify", {"rung": rung}, {**named, **fields}
+            yield at + SECOND, "verify", {"level": level}, {**named, **fields}
         drawn: dict[str, FieldValue] = {"ok": 1, "passed": 10_000, "total": 10_000, "of": 36_672, "seed": f"ab12cd34-{n}"}
-        yield at + SECOND, "verify", {"rung": "forwarding"}, {**named, **drawn, "duration_ms": 900.0, "detail": "pairs"}
+        yield at + SECOND, "verify", {"level": "forwarding"}, {**named, **drawn, "duration_ms": 900.0, "detail": "pairs"}
         for begin, phase in enumerate(("plan", "stage", "switch", "link", "verify")):
             took = 4_000_000 * (begin + 1) + n * 100_000
             yield at + begin * took, "phase_begin", {"phase": phase}, {"begin_ns": at + begin * took}
@@ -168,9 +168,9 @@ def samples(index: int) -> Iterator[Wanted]:
         for k, host in enumerate(HOSTS):
             other = HOSTS[(k + 1 + index) % len(HOSTS)]
             loss = 1.2 + 0.1 * k + (0.01 * second if k == 2 else 0.0)
-            way: dict[str, FieldValue] = {"circuit": f"{host}:p1->{other}:p1", "source": host, "target": other}
+            path: dict[str, FieldValue] = {"circuit": f"{host}:p1->{other}:p1", "source": host, "target": other}
             state = "removed" if k == 5 and second == RUN_S - 1 else "up"
-            yield at, "circuit", {"ocs": "ocs1", "id": str(k + 1)}, {**way, "state": state, "mainstat": 240.0, "loss_db": loss}
+            yield at, "circuit", {"ocs": "ocs1", "id": str(k + 1)}, {**path, "state": state, "mainstat": 240.0, "loss_db": loss}
             light: dict[str, FieldValue] = {"rx_dbm": -1.0 - 0.1 * k, "tx_dbm": -2.2 - 0.1 * k}
             yield at, "optical", {"device": "ocs1", "port": str(k + 1)}, light
             yield at, "clock", {"host": host}, {"offset_ns": 1200 * (k - 2), "round_trip_ns": 400_000}
@@ -208,7 +208,9 @@ def steps(index: int) -> Iterator[Wanted]:
             yield at, "shadow", {"job": "ddp"}, {**seen, **places, "lag_ms": 4.2 + sin(n), "checkpoint": n - 5 * (1 - equal)}
         if n % 20 == 0:
             had: dict[str, FieldValue] = {"size": 16, "total": 64, "each_bytes": 8192, "lease_left_s": 60.0 - n // 20 % 15}
-            had |= {f"{what}_{way}": n * size for what, size in (("packets", 1), ("bytes", 8224)) for way in ("in", "out")}
+            had |= {
+                f"{what}_{direction}": n * size for what, size in (("packets", 1), ("bytes", 8224)) for direction in ("in", "out")
+            }
             adds: dict[str, FieldValue] = {"sums": n // 4, "duplicates": n // 100}
             keeps: dict[str, FieldValue] = {"gets": 10 * n, "hits": 7 * n, "stored": min(16, n), "evicted": n // 20}
             for function, more in (("aggregate", adds), ("cache", keeps)):

@@ -19,7 +19,7 @@ IDS = [f"{name}: {panel['title']}" for name, panel in ALL]
 AGGREGATES = "count distinct mean median sum stddev spread min max first last percentile top bottom"
 CHANGES = "derivative non_negative_derivative difference non_negative_difference cumulative_sum moving_average elapsed"
 FUNCTIONS = {*AGGREGATES.split(), *CHANGES.split(), "fill", "tz", "time"}
-WORDS = "select from where and or group by order desc limit as with key show tag values ms s null none"
+TEXTS = "select from where and or group by order desc limit as with key show tag values ms s null none"
 NEVER = "INTO SLIMIT SOFFSET INTEGRAL SAMPLE HOLT_WINTERS SERIES CARDINALITY DATABASES DROP DELETE CREATE"
 FORBIDDEN = re.compile(rf"\b({'|'.join(NEVER.split())})\b", re.IGNORECASE)
 
@@ -37,8 +37,8 @@ def complaints(query: str) -> list[str]:
     given = set(re.findall(r'AS "(\w+)"', plain))
     quoted = set(re.findall(r'"(\w+)"', plain)) - {name}
     found += [f"{name} has no {word}" for word in sorted(quoted - known - given)]
-    words = set(re.findall(r"\b[A-Za-z_]\w*", re.sub(r'"[^"]*"|\$\w+', " ", plain)))
-    found += [f"{word} is not portable" for word in sorted(words) if word.lower() not in {*FUNCTIONS, *WORDS.split()}]
+    argv = set(re.findall(r"\b[A-Za-z_]\w*", re.sub(r'"[^"]*"|\$\w+', " ", plain)))
+    found += [f"{word} is not portable" for word in sorted(argv) if word.lower() not in {*FUNCTIONS, *TEXTS.split()}]
     called = re.findall(r"([A-Za-z_]\w*)\(", re.sub(r'"[^"]*"', " ", plain))
     return found + [f"{word}() is not portable" for word in called if word.lower() not in FUNCTIONS]
 
@@ -111,7 +111,7 @@ def test_dashboards_have_stable_names_and_the_conventions() -> None:
         "testbed-reconfiguration",
         "testbed-fabric",
         "testbed-training",
-        "testbed-turning",
+        "testbed-schedules",
         "testbed-traffic",
         "testbed-demand",
     }
@@ -154,9 +154,13 @@ def test_links_lead_to_our_dashboards_and_keep_the_time() -> None:
 
 def test_every_dashboard_marks_reconfigurations_turns_and_notes() -> None:
     for dashboard in DASHBOARDS.values():
-        marks, turns, notes = dashboard["annotations"]["list"]
+        marks, ring_changes, notes = dashboard["annotations"]["list"]
         assert marks["target"]["textColumn"] == "reconfig_id" and marks["enable"]
-        assert turns["target"]["textColumn"] == "stood_ms" and turns["enable"] and turns["iconColor"] != marks["iconColor"]
+        assert (
+            ring_changes["target"]["textColumn"] == "paused_ms"
+            and ring_changes["enable"]
+            and ring_changes["iconColor"] != marks["iconColor"]
+        )
         assert notes["target"]["tags"] == ["testbed-note"] and notes["enable"]
 
 

@@ -74,7 +74,7 @@ def test_what_is_counted_is_right(influx: Influx, imagined: str) -> None:
 
     assert value("testbed-live: Reconfigurations A") == 20
     assert value("testbed-live: Failed A") == 2
-    assert value("testbed-reconfiguration: The ten turns that cost most A") == 100, "the least of the ten"
+    assert value("testbed-reconfiguration: The ten ring changes that cost most A") == 100, "the least of the ten"
     assert value("testbed-fabric: Links down A") == 1
     assert value("testbed-fabric: Checks failed A") == 2
     assert value("testbed-fabric: Largest loss A") == pytest.approx(1.4 + 0.59)

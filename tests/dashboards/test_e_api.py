@@ -48,15 +48,15 @@ class Request:
 
 @dataclass
 class Server:
-    """Answers like Grafana 13, unless `say` has another answer for a call: (status, body)."""
+    """Answers like Grafana 13, unless `emit` has another answer for a call: (status, body)."""
 
     url: str = ""
     heard: list[Request] = field(default_factory=list)
-    say: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    emit: dict[str, tuple[int, Any]] = field(default_factory=dict)
 
     def answer(self, request: Request) -> tuple[int, Any]:
-        if request.call in self.say:
-            return self.say[request.call]
+        if request.call in self.emit:
+            return self.emit[request.call]
         if CONTRACT[request.call].get("auth", True) and request.token != f"Bearer {TOKEN}":
             return 401, {"message": "Invalid API key", "messageId": "api-key.invalid", "statusCode": 401}
         match request.call:
@@ -84,7 +84,7 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    told = Server()
+    notified = Server()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -92,8 +92,8 @@ def server() -> Iterator[Server]:
             data = self.rfile.read(length)
             is_json = "json" in self.headers.get("Content-Type", "") and data
             request = Request(self.command, self.path, self.headers.get("Authorization", ""), json.loads(data) if is_json else data)
-            told.heard.append(request)
-            status, body = told.answer(request)
+            notified.heard.append(request)
+            status, body = notified.answer(request)
             text = (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(status)
             self.send_header("Content-Type", "text/html" if isinstance(body, str) else "application/json")
@@ -109,10 +109,10 @@ def server() -> Iterator[Server]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        told.url = f"http://127.0.0.1:{http.server_address[1]}"
+        notified.url = f"http://127.0.0.1:{http.server_address[1]}"
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield told
+        yield notified
         http.shutdown()
         thread.join()
 
@@ -136,7 +136,7 @@ def everything(server: Server) -> list[Request]:
     """Every call there is, made."""
     grafana = GrafanaApi(server.url, TOKEN)
     provisioning.push(grafana, influx_url="http://influx:8086", influx_token="secret")
-    server.say["GET /datasources/uid/{uid}"] = (200, {"uid": "testbed-influx", "readOnly": False})
+    server.emit["GET /datasources/uid/{uid}"] = (200, {"uid": "testbed-influx", "readOnly": False})
     provisioning.push(grafana, influx_url="http://influx:8086")
     grafana.annotate(Annotation("hello", 1_795_000_000_000))
     return list(server.heard)
@@ -193,18 +193,18 @@ def test_what_is_pushed_is_what_is_committed(server: Server) -> None:
 
 
 def test_a_data_source_from_files_is_left_alone(server: Server) -> None:
-    server.say["GET /datasources/uid/{uid}"] = (200, {"uid": "testbed-influx", "readOnly": True})
+    server.emit["GET /datasources/uid/{uid}"] = (200, {"uid": "testbed-influx", "readOnly": True})
     assert provisioning.push(GrafanaApi(server.url, TOKEN), influx_url="http://influx:8086").source == "kept"
     assert not [r for r in server.heard if r.method == "PUT"]
 
 
 def test_a_data_source_that_does_not_work_is_told(server: Server) -> None:
-    server.say["GET /datasources/uid/{uid}/health"] = (400, {"status": "ERROR", "message": "connection refused"})
-    assert provisioning.push(GrafanaApi(server.url, TOKEN)).source_said == "connection refused"
+    server.emit["GET /datasources/uid/{uid}/health"] = (400, {"status": "ERROR", "message": "connection refused"})
+    assert provisioning.push(GrafanaApi(server.url, TOKEN)).source_answer == "connection refused"
 
 
 def refused(server: Server, call: str, status: int, body: Any) -> TestbedError:
-    server.say[call] = (status, body)
+    server.emit[call] = (status, body)
     with pytest.raises(TestbedError) as caught:
         provisioning.push(GrafanaApi(server.url, TOKEN), influx_url="http://influx:8086")
     assert server.url in str(caught.value) and TOKEN not in f"{caught.value} {caught.value.hint}"
@@ -221,7 +221,7 @@ def test_every_refusal_names_the_server_the_call_and_grafanas_words(server: Serv
     error = refused(server, "POST /dashboards/db", 400, {"message": "Cannot save provisioned dashboard"})
     assert isinstance(error, Refused) and "store the dashboard testbed-demand: 400, Cannot save prov" in str(error)
     assert error.hint == "it came from files: change it there"
-    del server.say["POST /dashboards/db"]
+    del server.emit["POST /dashboards/db"]
     error = refused(server, "POST /datasources", 403, {"message": "You'll need additional permissions"})
     assert "role Editor" in error.hint
 
@@ -251,9 +251,9 @@ def test_nobody_there_is_unreachable_and_asked_once() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(Unreachable, match="wanted to read its version, no answer") as said:
+        with pytest.raises(Unreachable, match="wanted to read its version, no answer") as refusal:
             GrafanaApi(url, TOKEN).version()
-        assert said.value.hint.startswith("start Grafana, or correct --url")
+        assert refusal.value.hint.startswith("start Grafana, or correct --url")
         silent.listen()
         with pytest.raises(Unreachable, match=r"waited 0.2 s"):
             GrafanaApi(url, TOKEN, timeout_s=0.2).version()
@@ -291,8 +291,8 @@ def test_push_and_note_from_the_command_line(
 ) -> None:
     monkeypatch.setenv("TESTBED_GRAFANA_TOKEN", TOKEN)
     assert run(["telemetry", "grafana", "push", "--url", server.url, "--influx", "http://influx:8086"]) == 0
-    said = capsys.readouterr().out
-    assert f"{server.url}/d/testbed-live/x" in said and "Grafana 13.2.3" in said and TOKEN not in said
+    output = capsys.readouterr().out
+    assert f"{server.url}/d/testbed-live/x" in output and "Grafana 13.2.3" in output and TOKEN not in output
     assert (
         run(
             [
@@ -315,15 +315,15 @@ def test_push_and_note_from_the_command_line(
 
 
 def test_what_is_missing_or_wrong_on_the_command_line_is_named(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, said in (
+    for argv, output in (
         (["push"], "--url is missing"),
         (["push", "--url", server.url], "--token is missing"),
         (["note", " ", "--url", server.url, "--token", TOKEN], "the note is empty"),
         (["note", "x", "--url", server.url, "--token", TOKEN, "--at", "noon"], "'noon' is not a time"),
         (["push", "--url", server.url, "--token", TOKEN, "--influx", "influx:8086"], "--influx must be http"),
     ):
-        assert run(["telemetry", "grafana", *words]) == 2
-        assert said in capsys.readouterr().err
+        assert run(["telemetry", "grafana", *argv]) == 2
+        assert output in capsys.readouterr().err
     assert not server.heard
 
 

@@ -20,9 +20,9 @@ def main() -> int:
         return 2
     runs = [[name] for name in NAMES] if wanted[0] == "all" else [wanted]
     ended: dict[str, int] = {}
-    for name, *words in runs:
+    for name, *argv in runs:
         print(f"== {name}", flush=True)
-        ended[name] = subprocess.run([sys.executable, "-m", f"tests.drills.{name}", *words], check=False).returncode
+        ended[name] = subprocess.run([sys.executable, "-m", f"tests.drills.{name}", *argv], check=False).returncode
     for name, code in ended.items():
         print(f"{name:<14} {'ok' if code == 0 else 'NOT MET'}")
     return int(any(ended.values()))

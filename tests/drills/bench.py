@@ -30,7 +30,7 @@ from orchestrator.fabric.rules import Rules
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.settings import Bounds, Settings
 from orchestrator.store import audit, locks, store
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.options import UpOptions
 from orchestrator.store.store import Store
@@ -154,7 +154,7 @@ class Bench:
             more = {"settle_s": SETTLE_S, "boot_s": BOOT_S, "size": "16x16"}
             more |= {"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {}
             plant, dialect = device_from_config(name, driver, more)
-            self.servers[name] = DeviceServer(name, dialect, plant, on_glass=self._on_glass)
+            self.servers[name] = DeviceServer(name, dialect, plant, on_light_change=self._light_changed)
             self.make_foreign(name)
             self.lit[name] = frozenset()
             await self.servers[name].start()
@@ -164,7 +164,7 @@ class Bench:
         self.requests = Requests()
         self.fleet = Hosts(cast(Any, Light(self)), self.requests)
 
-    def _on_glass(self, device: str, lit: Any, now: float) -> None:
+    def _light_changed(self, device: str, lit: Any, now: float) -> None:
         self.lit[device] = lit
         if hasattr(self, "fleet"):
             self.fleet.light()
@@ -184,14 +184,14 @@ class Bench:
         with Store(self.settings(owner).store_path, durable=False) as opened:
             yield opened
 
-    def slice(self, owner: str = "ann") -> str:
-        return slice_of(self.lab, self.settings(owner))
+    def tenancy(self, owner: str = "ann") -> str:
+        return tenancy_of(self.lab, self.settings(owner))
 
     @property
     def key(self) -> str:
         return key_of(self.lab)
 
-    async def verb(self, verb: Any, *words: Any, owner: str = "ann", process: Process | None = None, **more: Any) -> Any:
+    async def verb(self, verb: Any, *argv: Any, owner: str = "ann", process: Process | None = None, **more: Any) -> Any:
         """Run one verb of the engine as a process of its own. Raises: what the verb raises; Killed."""
         self.lives += 1
         process = process or Process("")
@@ -201,7 +201,7 @@ class Bench:
         others = asyncio.all_tasks()
         try:
             with self.store(owner) as opened:
-                return await verb(Command(Silent(), opened, self.settings(owner)), *words, **more)
+                return await verb(Command(Silent(), opened, self.settings(owner)), *argv, **more)
         except Killed:
             process.dead = True
             mine = {task for task in asyncio.all_tasks() - others - {asyncio.current_task()} if not _emulated(task)}

@@ -16,15 +16,15 @@ from pathlib import Path
 
 from orchestrator.session import load_lab
 from orchestrator.settings import load
-from orchestrator.store.keys import key_of, slice_key
+from orchestrator.store.keys import key_of, tenancy_key
 from orchestrator.store.records import RunRecord
 from orchestrator.store.store import Store
-from tests.drills.truth import Wanted, routes, wanted_glass, wrong
+from tests.drills.truth import Wanted, routes, wanted_light, wrong
 from tests.end_to_end.conftest import ROOT, Answer, Lab, ring
 
 Links = Sequence[tuple[str, str]]
 
-HERE, THERE = "here", "there"
+HERE, OTHER = "here", "there"
 KEPT: Links = ring((5, 6))
 FROM: Links = [*ring((1, 2)), *ring((3, 4), 5), *KEPT]
 TO: Links = [*ring((1, 2), 5), *ring((3, 4)), *KEPT]
@@ -46,13 +46,13 @@ class Tally:
 class CrashPoints:
     """Two plans on one running lab; `here` is up between the points."""
 
-    def __init__(self, lab: Lab, here: Links, there: Links) -> None:
+    def __init__(self, lab: Lab, here: Links, other: Links) -> None:
         self.lab = lab
-        self.plans = {HERE: lab.plan(HERE, list(here)), THERE: lab.plan(THERE, list(there))}
+        self.plans = {HERE: lab.plan(HERE, list(here)), OTHER: lab.plan(OTHER, list(other))}
         key = key_of(load_lab(lab.inventory))
-        self.slice = slice_key(key, load(env={}).user)
+        self.tenancy = tenancy_key(key, load(env={}).user)
         self.tally = Tally()
-        self.links = {HERE: here, THERE: there}
+        self.links = {HERE: here, OTHER: other}
         self.states: dict[str, Wanted] = {}
 
     def store(self) -> Store:
@@ -60,11 +60,11 @@ class CrashPoints:
 
     def prepare(self) -> list[str]:
         """Bring both plans up once, keep what they look like, and count the points between them."""
-        for name in (THERE, HERE):
+        for name in (OTHER, HERE):
             self.lab.up(self.plans[name]).must()
-            self.states[name] = Wanted(name, wanted_glass(self.lab, self.links[name]), routes(self.lab))
+            self.states[name] = Wanted(name, wanted_light(self.lab, self.links[name]), routes(self.lab))
             with self.store() as store:
-                assert not (found := wrong(self.lab, store, self.slice, self.states[name])), found
+                assert not (found := wrong(self.lab, store, self.tenancy, self.states[name])), found
         file = self.lab.folder / "points"
         file.unlink(missing_ok=True)
         self.deadly(DRILL_POINTS=str(file)).must()
@@ -73,8 +73,8 @@ class CrashPoints:
 
     def deadly(self, **env: str) -> Answer:
         """`up` of the other plan, with something to happen on its way."""
-        words = [sys.executable, "-m", "tests.drills.deadly", "up", "--topology", str(self.plans[THERE]), "--json"]
-        done = subprocess.run(words, env=self.lab.env | env, capture_output=True, text=True, cwd=ROOT, timeout=110, check=False)
+        argv = [sys.executable, "-m", "tests.drills.deadly", "up", "--topology", str(self.plans[OTHER]), "--json"]
+        done = subprocess.run(argv, env=self.lab.env | env, capture_output=True, text=True, cwd=ROOT, timeout=110, check=False)
         return Answer(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr)
 
     def kill(self, point: str) -> RunRecord | bool | None:
@@ -99,25 +99,25 @@ class CrashPoints:
         unfinished = status["unfinished"]
         assert isinstance(unfinished, list)
         if run is None or run.status == "ok":
-            up = THERE if run is not None else HERE
+            up = OTHER if run is not None else HERE
             found = [f"names a run nobody left: {unfinished}"] if unfinished else []
             return found + ([] if status["plan"] == up and not status["drift"] else [f"{status['plan']}, {status['drift']}"])
         if [u["run"] for u in unfinished] != [run.id] or run.status != "died":
             return [f"run {run.id} is {run.status}, and status names {unfinished}"]
-        (told,) = unfinished
-        if told["resume"] != f"testbed resume {run.id}" or (told["undo"] == f"testbed rollback {run.id}") is not run.begun:
-            return [f"names {told['resume']!r} and {told['undo']!r}"]
+        (report,) = unfinished
+        if report["resume"] != f"testbed resume {run.id}" or (report["undo"] == f"testbed rollback {run.id}") is not run.begun:
+            return [f"names {report['resume']!r} and {report['undo']!r}"]
         if not run.begun:
-            return [f"had not begun, and status says {told}"] if told["done"] or told["not_done"] else []
-        said = {m[1]: tuple(map(int, m.groups()[1:])) for line in told["done"] if (m := _DONE.match(line))}
-        glass = self.lab.glass()
+            return [f"had not begun, and status says {report}"] if report["done"] or report["not_done"] else []
+        reply = {m[1]: tuple(map(int, m.groups()[1:])) for line in report["done"] if (m := _DONE.match(line))}
+        light = self.lab.light()
         found = []
-        for device, pairs in self.states[THERE].glass.items():
-            was, now = self.states[HERE].glass[device], glass[device]
+        for device, pairs in self.states[OTHER].light.items():
+            was, now = self.states[HERE].light[device], light[device]
             make, remove = pairs - was, was - pairs
             true = (len(now & make), len(make), len(remove - now), len(remove))
-            if make | remove and said.get(device) != true:
-                found.append(f"{device}: says {said.get(device)} made, of, removed, of; it is {true}")
+            if make | remove and reply.get(device) != true:
+                found.append(f"{device}: says {reply.get(device)} made, of, removed, of; it is {true}")
         return found
 
     def problems(self, point: str, what: str, found: Iterable[str]) -> None:
@@ -125,8 +125,8 @@ class CrashPoints:
 
     def judge(self, point: str, what: str, name: str) -> bool:
         with self.store() as store:
-            found = wrong(self.lab, store, self.slice, self.states[name])
-            if left := [run.id for run in store.unfinished(self.slice.partition("/")[0], self.slice.partition("/")[2])]:
+            found = wrong(self.lab, store, self.tenancy, self.states[name])
+            if left := [run.id for run in store.unfinished(self.tenancy.partition("/")[0], self.tenancy.partition("/")[2])]:
                 found.append(f"runs {left} still count as unfinished")
         self.problems(point, what, found)
         return not found
@@ -143,7 +143,7 @@ class CrashPoints:
         if run is not False and self.judge(point, "rollback", HERE):
             self.tally.rolled_back += 1
         else:
-            self.home()
+            self.restore()
 
     def resumed(self, point: str) -> None:
         run = self.kill(point)
@@ -152,26 +152,26 @@ class CrashPoints:
             if answer.exit_code:
                 self.problems(point, "resume", [f"exit {answer.exit_code}: {answer.envelope['message']}"])
         elif run is None:
-            self.lab.up(self.plans[THERE]).must()
+            self.lab.up(self.plans[OTHER]).must()
         if run is not False:
-            self.tally.resumed += self.judge(point, "resume", THERE)
+            self.tally.resumed += self.judge(point, "resume", OTHER)
 
-    def home(self) -> None:
+    def restore(self) -> None:
         """Between two points `here` is up, whatever went wrong at the last."""
         answer = self.lab.up(self.plans[HERE])
         if answer.exit_code:
             self.lab.testbed("down", "--yes")
             self.lab.up(self.plans[HERE]).must()
 
-    def drill(self, points: Sequence[str], *, told: bool = False) -> Tally:
+    def drill(self, points: Sequence[str], *, notified: bool = False) -> Tally:
         began = time.monotonic()
         for number, point in enumerate(points, 1):
             self.tally.kinds[kind(point)] += 1
             known = len(self.tally.problems)
             self.rolled_back(point)
             self.resumed(point)
-            self.home()
-            if told:
+            self.restore()
+            if notified:
                 bad = self.tally.problems[known:]
                 print(
                     f"  {number:>3}/{len(points)} {time.monotonic() - began:6.0f} s  {point}{'  WRONG' if bad else ''}", flush=True
@@ -210,7 +210,7 @@ def whole(folder: Path, only: str = "") -> int:
         points = drill.prepare()
         print(f"  {len(points)} points in one run that moves 24 circuits", flush=True)
         chosen = [point for point in points if re.search(only, point)]
-        tally = drill.drill(chosen, told=True)
+        tally = drill.drill(chosen, notified=True)
     finally:
         lab.testbed("lab", "stop")
     reached = tally.killed

@@ -38,10 +38,10 @@ class Points:
         self.like, self.left = env.get("DRILL_LIKE", ""), int(env.get("DRILL_NTH", "1"))
         self.what, self.socket = env.get("DRILL_DO", "kill"), env.get("DRILL_SOCKET", "")
         self.passed: Counter[str] = Counter()
-        self.turn = threading.Lock()
+        self.lock = threading.Lock()
 
     def __call__(self, when: str, what: str) -> None:
-        with self.turn:
+        with self.lock:
             self.passed[f"{when} {what}"] += 1
             name = f"{when} {what} {self.passed[f'{when} {what}']}"
             if self.file:

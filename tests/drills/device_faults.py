@@ -21,7 +21,7 @@ from tests.drills.switches import Pair
 
 STAY = (("gpu01:p3", "gpu03:p3"), ("gpu01:p4", "gpu03:p4"))
 HERE = (("gpu01:p1", "gpu02:p1"), ("gpu03:p1", "gpu04:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu01:p2", "gpu04:p2"), *STAY)
-THERE = (("gpu01:p1", "gpu03:p1"), ("gpu02:p1", "gpu04:p1"), ("gpu01:p2", "gpu02:p2"), ("gpu03:p2", "gpu04:p2"), *STAY)
+OTHER = (("gpu01:p1", "gpu03:p1"), ("gpu02:p1", "gpu04:p1"), ("gpu01:p2", "gpu02:p2"), ("gpu03:p2", "gpu04:p2"), *STAY)
 """On each of the two devices four circuits move, two more stay, and one is somebody else's."""
 HOSTS = 4
 LIMIT_S = 60.0
@@ -54,17 +54,17 @@ class State:
 
 def state(bench: Bench) -> State:
     with bench.store() as store:
-        current = store.current(bench.slice())
+        current = store.current(bench.tenancy())
     return State(bench.held(), bench.routes(), dict(bench.lit), current.plan_name if current else "")
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What came of a case. problems: what is not as that means; words: the program's own."""
+    """What came of a case. problems: what is not as that means; message: the program's own."""
 
     outcome: str
     problems: list[str] = field(default_factory=list)
-    words: str = ""
+    message: str = ""
 
 
 async def tried(folder: Path, case: Case) -> Judgement:
@@ -77,7 +77,7 @@ async def tried(folder: Path, case: Case) -> Judgement:
         error: BaseException | None = None
         try:
             async with asyncio.timeout(LIMIT_S):
-                await bench.up(plan_text("there", THERE))
+                await bench.up(plan_text("there", OTHER))
         except Exception as problem:
             error = problem
         return await judged(bench, was, error, case)
@@ -110,31 +110,31 @@ def arm(bench: Bench, case: Case) -> None:
 async def judged(bench: Bench, was: State, error: BaseException | None, case: Case) -> Judgement:
     await asyncio.sleep(BOOT_S if any(s.dialect.down(s.loop.time()) for s in bench.servers.values()) else 0.02)
     now = state(bench)
-    words = "" if error is None else f"{type(error).__name__}: {error}"
+    text = "" if error is None else f"{type(error).__name__}: {error}"
     # A Calient that says it deleted a connection is believed, for its table takes long to read; it refuses the port by itself.
     found = [] if case.kind == "silent-failure" and case.device == "ocs2" else bench.violations()
     if error is None:
-        found += differences(now, bench.wanted(THERE), None, "there", bench)
-        return Judgement(WRONG if found else SUCCESS, found, words)
+        found += differences(now, bench.wanted(OTHER), None, "there", bench)
+        return Judgement(WRONG if found else SUCCESS, found, text)
     if not isinstance(error, TestbedError):
-        return Judgement(WRONG, [f"no error of the program: {error!r}"], words)
+        return Judgement(WRONG, [f"no error of the program: {error!r}"], text)
     if isinstance(error, HandsNeeded):
         found += unnamed(was, now, error.left, bench)
         found += await mended(bench, was)
-        return Judgement(WRONG if found else HANDS, found, words)
+        return Judgement(WRONG if found else HANDS, found, text)
     with bench.store() as store:
         found += [f"run {r.id} counts as unfinished" for r in store.unfinished(bench.key, "ann")]
     if isinstance(error, RolledBack):
         found += differences(now, was.held, was, was.plan, bench)
-        return Judgement(WRONG if found else BACK, found, words)
+        return Judgement(WRONG if found else BACK, found, text)
     if struck := [name for name in was.held if now.held[name] != was.held[name] and f"{name}:" in str(error)]:
-        found += await told(bench, was, struck)  # it lost its circuits by itself, before anything was begun
+        found += await shown(bench, was, struck)  # it lost its circuits by itself, before anything was begun
     else:
         found += differences(now, was.held, was, was.plan, bench)
-    return Judgement(WRONG if found else UNCHANGED, found, words)
+    return Judgement(WRONG if found else UNCHANGED, found, text)
 
 
-async def told(bench: Bench, was: State, struck: list[str]) -> list[str]:
+async def shown(bench: Bench, was: State, struck: list[str]) -> list[str]:
     """Devices lost circuits, and not by us: `status` must say which, and `restore` must bring ours back."""
     status = await bench.status()
     found = []
@@ -192,8 +192,8 @@ def differences(now: State, held: Mapping[str, set[Pair]], was: State | None, pl
     if owing := bench.owing():
         found.append(f"routes of {owing} will not stay")
     with bench.store() as store:
-        current = store.current(bench.slice())
-        owned = {(s.ingress.device, (s.ingress.label, s.egress.label)) for s in store.owned(bench.slice())}
+        current = store.current(bench.tenancy())
+        owned = {(s.ingress.device, (s.ingress.label, s.egress.label)) for s in store.owned(bench.tenancy())}
     active = {host.active for host in bench.fleet.all.values()}
     if current is not None and active != {current.generation}:
         found.append(f"hosts run {active}, the store says {current.generation}")
@@ -210,7 +210,7 @@ def unnamed(was: State, now: State, left: Iterable[str], bench: Bench) -> list[s
     """What is wrong and not on the list, and what is on the list and not so."""
     lines = list(left)
     silent = {line.partition(":")[0] for line in lines if "does not answer" in line}
-    told = {(m[1], (m[2], m[3]), m[4]) for line in lines if (m := _CIRCUIT.match(line))}
+    notices = {(m[1], (m[2], m[3]), m[4]) for line in lines if (m := _CIRCUIT.match(line))}
     found = []
     true = set()
     for name, pairs in was.held.items():
@@ -218,9 +218,9 @@ def unnamed(was: State, now: State, left: Iterable[str], bench: Bench) -> list[s
         true |= {(name, pair, "is there and was not") for pair in now.held[name] - pairs}
     # What a device reports and does not do is known by the light alone: the port it does not reach is named instead.
     dark = {f.leaves: str(p) for p, f in bench.lab.fibres.items() if str(p) in {line.partition(": had light")[0] for line in lines}}
-    true = {one for one in true if one in told or one[2] != "was there and is not" or Port(one[0], one[1][1]) not in dark}
-    found += [f"not on the list: {name}: {pair} {what}" for name, pair, what in sorted(true - told) if name not in silent]
-    found += [f"on the list and not so: {name}: {pair} {what}" for name, pair, what in sorted(told - true)]
+    true = {one for one in true if one in notices or one[2] != "was there and is not" or Port(one[0], one[1][1]) not in dark}
+    found += [f"not on the list: {name}: {pair} {what}" for name, pair, what in sorted(true - notices) if name not in silent]
+    found += [f"on the list and not so: {name}: {pair} {what}" for name, pair, what in sorted(notices - true)]
     named = {line.partition(":")[0] for line in lines}
     hosts = {h for h in now.routes if now.routes[h] != was.routes[h]} | set(bench.owing())
     found += [f"not on the list: {host} has other routes" for host in sorted(hosts - named)]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.session import load_lab
-from tests.drills.crash_points import HERE, THERE, CrashPoints
+from tests.drills.crash_points import HERE, OTHER, CrashPoints
 from tests.drills.device_faults import BACK, HANDS, SUCCESS, UNCHANGED, WRONG
 from tests.drills.truth import wrong
 from tests.end_to_end.conftest import ROOT, Answer, Lab
@@ -58,7 +58,7 @@ class HostFaults(CrashPoints):
         sock = str(self.lab.folder / "lab" / "control.sock")
         answer = self.deadly(DRILL_AT=point, DRILL_DO=json.dumps(request), DRILL_SOCKET=sock)
         outcome = OUTCOMES.get(answer.exit_code, UNCHANGED)
-        words = str(answer.envelope.get("message", answer.stderr))
+        text = str(answer.envelope.get("message", answer.stderr))
         found = self._judged(outcome, answer)
         self._cure(cure)
         if outcome == HANDS:
@@ -69,37 +69,37 @@ class HostFaults(CrashPoints):
             outcome = WRONG
         self.cells.setdefault(fault, Counter())[outcome] += 1
         if self._wrong(HERE):
-            self.home()
-        return outcome, found, words
+            self.restore()
+        return outcome, found, text
 
     def _wrong(self, name: str) -> list[str]:
         with self.store() as store:
-            return wrong(self.lab, store, self.slice, self.states[name])
+            return wrong(self.lab, store, self.tenancy, self.states[name])
 
     def _judged(self, outcome: str, answer: Answer) -> list[str]:
         if outcome == SUCCESS:
-            found = self._of_living(self._wrong(THERE))
-            dark = self._unlit(THERE)
-            if not dark and not self.gone():
+            found = self._of_living(self._wrong(OTHER))
+            dark = self._unlit(OTHER)
+            if not dark and not self.ended():
                 return found
             verified = self.lab.testbed("verify")
-            said = verified.envelope["message"] + json.dumps(verified.envelope["data"])
+            output = verified.envelope["message"] + json.dumps(verified.envelope["data"])
             found = [line for line in found if self._receiver(line) not in dark]
-            named = all(word in said for word in (*dark, *self.gone())) or self._swap_named(said)
+            named = all(word in output for word in (*dark, *self.ended())) or self._swap_named(output)
             if verified.exit_code and named:
                 return found
-            return [*found, f"verify does not tell of {dark}, {self.gone()}: exit {verified.exit_code}: {said}"]
+            return [*found, f"verify does not tell of {dark}, {self.ended()}: exit {verified.exit_code}: {output}"]
         found = self._of_living(self._wrong(HERE))
         if outcome != HANDS:
             return [line for line in found if self._receiver(line) not in self._unlit(HERE)]
         listed = [line.partition(". ")[2] for line in answer.envelope["message"].splitlines() if re.match(r"\s+\d+\. ", line)]
         named = {line.partition(": ")[0] for line in listed}
         where = [(line, {line.partition(": ")[0], self._receiver(line)}) for line in found]
-        return [line for line, words in where if not words & named] or ([] if listed else ["no list"])
+        return [line for line, text in where if not text & named] or ([] if listed else ["no list"])
 
-    def _swap_named(self, said: str) -> bool:
+    def _swap_named(self, message: str) -> bool:
         """Whether the two ports are named whose fibres are in each other's sockets: that explains who else has no light."""
-        swapped = re.search(r"([\w:]+) and ([\w:]+) are swapped at ", said)
+        swapped = re.search(r"([\w:]+) and ([\w:]+) are swapped at ", message)
         return swapped is not None and set(swapped.groups()) == {"gpu01:p1", "gpu02:p1"}
 
     def _unlit(self, name: str) -> set[str]:
@@ -118,18 +118,18 @@ class HostFaults(CrashPoints):
         found = re.match(r"(\S+): \S+->(\S+) is missing", line)
         return next((str(p) for p, f in self.fibres.items() if found and (f.leaves.device, f.leaves.label) == found.groups()), "")
 
-    def gone(self) -> set[str]:
+    def ended(self) -> set[str]:
         """Hosts that nobody can ask."""
         return {name for name, host in self.lab.ask("status")["hosts"].items() if not host["sshd"]}
 
     def _of_living(self, found: list[str]) -> list[str]:
         """A host whose power or door is gone by our own hand cannot be asked; it is asked after the cure."""
-        return [line for line in found if line.partition(":")[0] not in self.gone()]
+        return [line for line in found if line.partition(":")[0] not in self.ended()]
 
     def _cure(self, cure: Request | None) -> None:
         if cure is not None:
-            words = {name: value for name, value in cure.items() if name != "op"}
-            self.lab.ask(str(cure["op"]), **words)
+            texts = {name: value for name, value in cure.items() if name != "op"}
+            self.lab.ask(str(cure["op"]), **texts)
             return
         self.lab.testbed("lab", "stop").must()
         self.lab.testbed("lab", "start").must()
@@ -162,12 +162,12 @@ def whole(only: str = "", every: int = 1) -> int:
         chosen = [(f, p) for f in FAULTS for p in points if re.search(only, f"{f} {p}")][::every]
         try:
             for number, (fault, point) in enumerate(chosen, 1):
-                outcome, found, words = drill.case(fault, point)
+                outcome, found, text = drill.case(fault, point)
                 at = f"{number:>3}/{len(chosen)} {time.monotonic() - began:5.0f} s"
                 print(f"  {at}  {fault} {point}: {outcome}", flush=True)
                 if found:
                     wrongs += 1
-                    print("        " + "\n        ".join([*found, *(f"| {line}" for line in words.splitlines())]), flush=True)
+                    print("        " + "\n        ".join([*found, *(f"| {line}" for line in text.splitlines())]), flush=True)
         finally:
             drill.lab.testbed("lab", "stop")
     total: Counter[str] = sum(drill.cells.values(), Counter())

@@ -21,11 +21,11 @@ CHECKPOINTS = "/var/lib/testbed/checkpoints"
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a training. rings: rank orders at its begin. turns: entries of TESTBED_TURNS. until: the last iteration that
-    was kept: its last one, or the one that the next launch resumed after."""
+    """One launch of a training. rings: rank orders at its begin. ring_changes: entries of TESTBED_RING_CHANGES. until: the last
+    iteration that was kept: its last one, or the one that the next launch resumed after."""
 
     rings: Sequence[Sequence[int]]
-    turns: Sequence[Mapping[str, Any]]
+    ring_changes: Sequence[Mapping[str, Any]]
     until: int
 
 
@@ -98,7 +98,7 @@ class Job:
 
     def ranks(self, host: str) -> list[int]:
         """The processes of the job's rank on a host."""
-        return [pid for pid, words in self._processes(host) if any(word.startswith("workloads.") for word in words)]
+        return [pid for pid, text in self._processes(host) if any(word.startswith("workloads.") for word in text)]
 
     def taps(self, host: str) -> list[int]:
         """The processes that copy what comes to a host's ports."""
@@ -106,7 +106,7 @@ class Job:
 
     def agents(self, host: str) -> tuple[int, int]:
         """The watchdog of a host's agent and its daemon; zeros where none runs."""
-        found = [pid for pid, words in self._processes(host) if words[-1] != "attach" and "agent/__main__.py" in " ".join(words)]
+        found = [pid for pid, argv in self._processes(host) if argv[-1] != "attach" and "agent/__main__.py" in " ".join(argv)]
         parents = {pid: int(_stat(pid)[1]) for pid in found}
         # The daemon may have helpers, and these are its children as it is the watchdog's.
         daemons = [pid for pid in found if parents[pid] in found and parents[parents[pid]] not in found]
@@ -125,8 +125,8 @@ class Job:
 
     def rings(self) -> list[list[str]]:
         """The rings in use: of the last journalled turn, else those that the rank was launched with."""
-        turns = self.lines("turns.jsonl")
-        found = turns[-1]["rings"] if turns else self.begun_with()
+        ring_changes = self.lines("ring_changes.jsonl")
+        found = ring_changes[-1]["rings"] if ring_changes else self.begun_with()
         return [[HOSTS[rank] for rank in one] for one in found]
 
     def begun_with(self) -> list[list[int]]:
@@ -154,8 +154,10 @@ class Job:
         for (folder, _), until in zip(begun, ends, strict=True):
             summary = folder / "summary.json"
             rings = json.loads(summary.read_text())["rings"] if summary.exists() else self._rings[folder.name]
-            turns = [{k: t[k] for k in ("after", "rings")} for t in self.lines("turns.jsonl", folder) if t["after"] < until]
-            found.append(Launch(rings, turns, until))
+            ring_changes = [
+                {k: t[k] for k in ("after", "rings")} for t in self.lines("ring_changes.jsonl", folder) if t["after"] < until
+            ]
+            found.append(Launch(rings, ring_changes, until))
         return found
 
     def keep_disks(self, to: Path) -> None:
@@ -166,8 +168,8 @@ class Job:
         for host in HOSTS:
             if pid := self.host_or_none(host):
                 shutil.rmtree(to / host, ignore_errors=True)
-                there = Path(f"/proc/{pid}/root{CHECKPOINTS}")
-                for file in there.glob("*/*.pt"):
+                other = Path(f"/proc/{pid}/root{CHECKPOINTS}")
+                for file in other.glob("*/*.pt"):
                     (to / host / file.parent.name).mkdir(parents=True, exist_ok=True)
                     with suppress(FileNotFoundError):  # ranks drop what is older than their newest few
                         shutil.copy(file, to / host / file.parent.name)
@@ -181,8 +183,8 @@ class Job:
         """What is wrong with the numbers of the iterations and turns."""
         numbers = [int(r["iter"]) for r in self.lines("iterations.jsonl")]
         found = [] if numbers == list(range(numbers[0], numbers[0] + len(numbers))) else [f"iterations {numbers}"]
-        turns = self.lines("turns.jsonl")
-        order = [(t["move"], t["after"]) for t in turns]
+        ring_changes = self.lines("ring_changes.jsonl")
+        order = [(t["move"], t["after"]) for t in ring_changes]
         if order != sorted(order) or len({move for move, _ in order}) != len(order):
             found.append(f"turns {order}")
         marked = [(r["move"], r["iter"] - 1) for r in self.lines("iterations.jsonl") if "move" in r]
@@ -196,18 +198,20 @@ class Job:
         A launch must not be left out: torch lays out the buckets of gradients anew in its second iteration, so it sums those of the
         first one in another order.
         """
-        said: dict[str, Any] = {}
+        reply: dict[str, Any] = {}
         for number, launch in enumerate(launches):
             wanted = {**args, "iterations": launch.until, "checkpoint_every": launch.until}
-            words = [word for key, value in wanted.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-            command = ("-m", "workloads.programs.train", *words, *(["--resume"] if number else []))
-            turns = {"TESTBED_TURNS": json.dumps(launch.turns)}
-            with ranks(len(HOSTS), *command, directory=folder, rings=launch.rings, more=lambda _, turns=turns: turns) as local:
+            argv = [word for key, value in wanted.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+            command = ("-m", "workloads.programs.train", *argv, *(["--resume"] if number else []))
+            ring_changes = {"TESTBED_RING_CHANGES": json.dumps(launch.ring_changes)}
+            with ranks(
+                len(HOSTS), *command, directory=folder, rings=launch.rings, more=lambda _, ring_changes=ring_changes: ring_changes
+            ) as local:
                 ended = local.finish(200 + 0.1 * launch.until)
                 assert [code for code, _, _ in ended] == [0] * len(HOSTS), ended
-            said = json.loads((folder / "0" / "summary.json").read_text())
-            assert said["iterations"] == launch.until and said["weights_identical"]
-        return str(said["weights_sha256"])
+            reply = json.loads((folder / "0" / "summary.json").read_text())
+            assert reply["iterations"] == launch.until and reply["weights_identical"]
+        return str(reply["weights_sha256"])
 
 
 def _stat(pid: int) -> list[str]:

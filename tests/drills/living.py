@@ -24,10 +24,10 @@ from tests.drills.living_trouble import Trouble
 from tests.drills.moments import STATES
 from tests.end_to_end.conftest import ROOT, Lab
 
-SOME: Mapping[str, tuple[str, ...]] = {"frozen": ("held", "dark", "turned"), "second": ("prepared", "held")}
+SOME: Mapping[str, tuple[str, ...]] = {"frozen": ("held", "dark", "changed"), "second": ("prepared", "held")}
 """Cases that are tried in some states only: an operator that does nothing until all leases have ended, and a second operator."""
-FIRST = [Case("rank", state, host="gpu01") for state in ("preparing", "held", "turned")]
-FIRST += [Case("host", "held", host="gpu01"), Case("agent", "held", host="gpu01"), Case("watchdog", "turned", host="gpu01")]
+FIRST = [Case("rank", state, host="gpu01") for state in ("preparing", "held", "changed")]
+FIRST += [Case("host", "held", host="gpu01"), Case("agent", "held", host="gpu01"), Case("watchdog", "changed", host="gpu01")]
 """Rank 0 keeps the store in which the ranks decide."""
 Look = Callable[[], list[str]]
 

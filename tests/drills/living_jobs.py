@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.hosts import Hello
-from tests.drills.crash_points import HERE, THERE, CrashPoints
+from tests.drills.crash_points import HERE, OTHER, CrashPoints
 from tests.drills.job_truth import HOSTS, Job
 from tests.drills.moments import ENDED, STATES, WAITING, now
-from tests.drills.truth import Wanted, routes, wanted_glass, wrong
+from tests.drills.truth import Wanted, routes, wanted_light, wrong
 from tests.end_to_end.conftest import ROOT, Answer, Lab
 
 ACROSS = [HOSTS[k] for k in (0, 2, 4, 1, 5, 3)]
@@ -35,13 +35,13 @@ def cycle(order: Sequence[str], ports: tuple[int, int]) -> list[tuple[str, str]]
 
 FROM, TO = [*cycle(HOSTS, (1, 2)), *cycle(ACROSS, (3, 4))], [*cycle(ACROSS, (1, 2)), *cycle(HOSTS, (3, 4))]
 """All circuits move: the two orders have no step in common."""
-RINGS = {HERE: [HOSTS, HOSTS[::-1], ACROSS], THERE: [ACROSS, HOSTS[::-1]]}
+RINGS = {HERE: [HOSTS, HOSTS[::-1], ACROSS], OTHER: [ACROSS, HOSTS[::-1]]}
 EVERY, SLACK = 20, 3
 """A checkpoint is written each so many iterations; so many may end between a look at the records and the death of a rank."""
 REVERT_S, QUIET_S, REACHED_S, COMMAND_S = 5.0, 60.0, 15.0, 240.0
 LONGEST_QUIET_S = 100.0
 """Ranks wait 60 s for a peer that is silent."""
-APART = ("dark", "riding", "turned")
+APART = ("dark", "riding", "changed")
 """States in which light and routes do not fit each other once hosts have reverted what nobody confirmed: until the next command the
 job may wait for its peers."""
 
@@ -91,7 +91,7 @@ class LivingJobs(CrashPoints):
         """
         self.args: dict[str, object] = {"hidden": 512, "batch": 8, "seed": seed, "checkpoint_every": EVERY}
         spec = {"name": "living", "workload": "train", "ranks": HOSTS, "args": {"iterations": 0, **self.args}}
-        for side in (HERE, THERE):
+        for side in (HERE, OTHER):
             for hold in ("never", "always"):
                 policy = {"hold": hold, "revert_after_s": REVERT_S}
                 plan = self.lab.plan(side, list(self.links[side]), job={**spec, "rings": RINGS[side]}, transition=policy)
@@ -99,7 +99,7 @@ class LivingJobs(CrashPoints):
 
     @property
     def other(self) -> str:
-        return THERE if self.at == HERE else HERE
+        return OTHER if self.at == HERE else HERE
 
     def choose(self, hold: str, *, fresh: bool = False) -> Path:
         """Return the plan of the other side with this policy.
@@ -121,9 +121,9 @@ class LivingJobs(CrashPoints):
 
     def ready(self) -> None:
         """Bring the job up, and see what both plans look like."""
-        for self.at in (HERE, THERE):
+        for self.at in (HERE, OTHER):
             self.lab.up(self.choose("never")).must()
-            self.states[self.other] = Wanted(self.other, wanted_glass(self.lab, self.links[self.other]), routes(self.lab))
+            self.states[self.other] = Wanted(self.other, wanted_light(self.lab, self.links[self.other]), routes(self.lab))
         self.at, self.run = HERE, self.launched_by()
 
     # -- judging
@@ -136,7 +136,7 @@ class LivingJobs(CrashPoints):
         """What hosts still owe after `within_s`: commits to be reverted, ranks that wait for a request.
 
         dropped: nothing that was prepared is kept, either. An armed commit keeps nobody waiting; it expires, or the next run
-        disarms it, which `stands` looks at.
+        disarms it, which `waiting_ranks` looks at.
         """
         give_up = time.monotonic() + within_s
         while (found := self._owed(dropped)) and time.monotonic() < give_up:
@@ -177,9 +177,9 @@ class LivingJobs(CrashPoints):
         used = self.job.rings()
         return [] if used == self.rings[side] else [f"the job runs on rings {used}, {side} has {self.rings[side]}"]
 
-    def stands(self, side: str) -> list[str]:
+    def waits(self, side: str) -> list[str]:
         with self.store() as store:
-            return wrong(self.lab, store, self.slice, self.states[side])
+            return wrong(self.lab, store, self.tenancy, self.states[side])
 
     def status(self) -> dict[str, Any]:
         return dict(self.lab.testbed("status").envelope["data"])
@@ -187,7 +187,7 @@ class LivingJobs(CrashPoints):
     def ends(self, side: str) -> list[str]:
         """Whether all is as after a change to `side` that went well: job, glass, hosts, store, locks, nothing unfinished."""
         found, status = self.quiet(), self.status()
-        found += self.lives(status) + self.stands(side) + self.layout(side)
+        found += self.lives(status) + self.waits(side) + self.layout(side)
         found += [f"run {each['run']} counts as unfinished" for each in status["unfinished"]]
         found += [f"{host}: {len(ranks)} ranks run" for host in HOSTS if len(ranks := self.job.ranks(host)) != 1]
         self.at = side
@@ -195,7 +195,7 @@ class LivingJobs(CrashPoints):
 
     # -- cases
 
-    def reach(self, state: str, act: Callable[[subprocess.Popen[str]], None], *words: str) -> tuple[Answer, list[str]]:
+    def reach(self, state: str, act: Callable[[subprocess.Popen[str]], None], *argv: str) -> tuple[Answer, list[str]]:
         """Run `up` of the other plan into a state, let `act` happen there, and let it go on.
 
         Return the answer, and in words what was not as the state has to be. Nothing happens where the state is not there.
@@ -203,7 +203,7 @@ class LivingJobs(CrashPoints):
         mark, wanted = self.lab.folder / "moment", STATES[state]
         mark.unlink(missing_ok=True)
         env = {"DRILL_LIKE": wanted.like, "DRILL_NTH": str(wanted.nth), "DRILL_DO": f"wait {mark}"}
-        command = [sys.executable, "-m", "tests.drills.deadly", "up", "--topology", str(self.plans[self.other]), *words, "--json"]
+        command = [sys.executable, "-m", "tests.drills.deadly", "up", "--topology", str(self.plans[self.other]), *argv, "--json"]
         process = subprocess.Popen(
             command, env=self.lab.env | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
         )
@@ -226,8 +226,8 @@ class LivingJobs(CrashPoints):
         return answer, [f"state {state}: {missing}"] if missing else []
 
     def _missing(self, state: str) -> str:
-        give_up, here, there = time.monotonic() + REACHED_S, self.states[self.at].glass, self.states[self.other].glass
-        while missing := STATES[state].missing(now(self.lab, self.job), here, there):
+        give_up, here, other = time.monotonic() + REACHED_S, self.states[self.at].light, self.states[self.other].light
+        while missing := STATES[state].missing(now(self.lab, self.job), here, other):
             if time.monotonic() > give_up:
                 break
             time.sleep(0.05)
@@ -269,9 +269,9 @@ class LivingJobs(CrashPoints):
         """Let it happen, and judge; what was wrong, in words."""
         self.choose(STATES[case.state].hold, fresh=True)
         self.job.begun_with()
-        launch, words = self.job.launch(), () if case.lost else ("--job", "live")
+        launch, argv = self.job.launch(), () if case.lost else ("--job", "live")
         agents = self.job.agents(case.host)
-        answer, found = self.reach(case.state, partial(self.happen, case), *words)
+        answer, found = self.reach(case.state, partial(self.happen, case), *argv)
         if found:
             pass
         elif case.who == "operator":
@@ -282,8 +282,8 @@ class LivingJobs(CrashPoints):
             found = self._survived(case, answer)
             if case.who in ("agent", "watchdog") and (again := self.job.agents(case.host))[1] == agents[1]:
                 found.append(f"the agent of {case.host} is the one that was killed: {again}")
-        said = answer.envelope.get("message", answer.stderr)
-        return [*found, f"up answered: exit {answer.exit_code}: {said[-600:]}"] if found else []
+        lines = answer.envelope.get("message", answer.stderr)
+        return [*found, f"up answered: exit {answer.exit_code}: {lines[-600:]}"] if found else []
 
     def recover(self) -> list[str]:
         """Bring one plan up, whatever went wrong at the last case; return what it then is not."""
@@ -333,7 +333,7 @@ class LivingJobs(CrashPoints):
                 found.append(f"{case.host} is not named")
             found += self._rebooted()
         elif answer.exit_code in (0, 6):
-            found += self.stands(side)
+            found += self.waits(side)
         job = self.status()["job"]
         if job and job["state"] == "running":
             found += self.trains()

@@ -23,7 +23,7 @@ class Trouble:
         """Light that never comes, in this state of the job: a mirror that does not move."""
         drill = self.drill
         drill.choose("always" if state == "dark" else "never", fresh=True)
-        port = min(ingress for ingress, _ in drill.states[drill.other].glass["ocs1"] - drill.states[drill.at].glass["ocs1"])
+        port = min(ingress for ingress, _ in drill.states[drill.other].light["ocs1"] - drill.states[drill.at].light["ocs1"])
         number = self.lab.ask("faults.add", device="ocs1", kind="stuck-port", port=port)["number"]
         try:
             answer, found = drill.reach(state, lambda _: None, "--job", "live")
@@ -40,10 +40,10 @@ class Trouble:
         drill = self.drill
         plan = drill.choose("never", fresh=True)
         plan.write_text(json.dumps(json.loads(plan.read_text()) | {"acceptance": {"light_window_db": 0.0001}}))
-        turns = len(self.job.lines("turns.jsonl"))
+        steps = len(self.job.lines("ring_changes.jsonl"))
         answer = self.lab.up(plan, "--job", "live")
         found = [] if answer.exit_code == 6 else [f"exit {answer.exit_code}: {answer.envelope['message']}"]
-        if (count := len(self.job.lines("turns.jsonl")) - turns) != 2:
+        if (count := len(self.job.lines("ring_changes.jsonl")) - steps) != 2:
             found.append(f"the job turned {count} times, not there and back")
         return found + drill.ends(drill.at)
 
@@ -51,15 +51,15 @@ class Trouble:
         """Moves without a pause between them: back and forth, the job turning each time."""
         drill = self.drill
         found: list[str] = []
-        turns = len(self.job.lines("turns.jsonl"))
+        steps = len(self.job.lines("ring_changes.jsonl"))
         for number in range(count):
             answer = self.lab.up(drill.choose("never"), "--job", "live")
             if answer.exit_code:
                 return [*found, f"move {number + 1}: exit {answer.exit_code}: {answer.envelope['message']}"]
             drill.at = drill.other
             found += drill.layout(drill.at)
-        if (turned := len(self.job.lines("turns.jsonl")) - turns) != count:
-            found.append(f"the job turned {turned} times in {count} moves")
+        if (changed := len(self.job.lines("ring_changes.jsonl")) - steps) != count:
+            found.append(f"the job turned {changed} times in {count} moves")
         return found + drill.ends(drill.at)
 
     def cannot(self, live: bool = True) -> list[str]:
@@ -69,25 +69,25 @@ class Trouble:
         """
         drill = self.drill
         plan = drill.choose("never", fresh=True)
-        before, glass, launch = self.lab.writes(), self.lab.glass(), self.job.folder()
+        before, light, launch = self.lab.writes(), self.lab.light(), self.job.folder()
         answer = self._up_with_few_files(plan, *(("--job", "live") if live else ()))
         message = answer.envelope["message"] + json.dumps(answer.envelope.get("data"))
         found = [] if "gpu03" in message else [f"gpu03 is not named: {message}"]
         if live:
-            if not answer.exit_code or (self.lab.writes(), self.lab.glass()) != (before, glass):
-                found.append(f"exit {answer.exit_code}, light was moved: {glass != self.lab.glass()}")
+            if not answer.exit_code or (self.lab.writes(), self.lab.light()) != (before, light):
+                found.append(f"exit {answer.exit_code}, light was moved: {light != self.lab.light()}")
             return found + drill.ends(drill.at)
         if answer.exit_code:
             return [*found, f"exit {answer.exit_code}: {message}"]
         drill.run, drill.before = drill.launched_by(), self.job.lines("iterations.jsonl", launch)
         return found + drill.ends(drill.other) + drill.resumed(launch.name)
 
-    def _up_with_few_files(self, plan: Path, *words: str) -> Answer:
+    def _up_with_few_files(self, plan: Path, *argv: str) -> Answer:
         (rank,) = self.job.ranks("gpu03")
         used = {int(each.name) for each in Path(f"/proc/{rank}/fd").iterdir()}
         allowed = _open_files(rank, min(set(range(len(used) + 1)) - used) + 1)
         try:
-            return self.lab.up(plan, *words)
+            return self.lab.up(plan, *argv)
         finally:
             if Path(f"/proc/{rank}").exists():
                 _open_files(rank, allowed)
@@ -96,15 +96,15 @@ class Trouble:
         """Stop the job: its weights are those of a replay of what its launches journalled. resumed: there may be several."""
         found = self.job.gapless()
         self.lab.testbed("job", "stop").must()
-        said: dict[str, Any] = self.job.summary()
-        if not said["weights_identical"]:
+        reply: dict[str, Any] = self.job.summary()
+        if not reply["weights_identical"]:
             found.append("the ranks have different weights")
         if len(self.job.launches()) > 1 and not resumed:
             found.append(f"the job was launched {len(self.job.launches())} times")
         with tempfile.TemporaryDirectory(prefix="testbed-replay-") as made:
             replayed = self.job.replayed(Path(made), self.drill.args, self.job.journalled())
-        if replayed != said["weights_sha256"]:
-            found.append(f"after {said['iterations']} iterations the weights are {said['weights_sha256']}, replayed {replayed}")
+        if replayed != reply["weights_sha256"]:
+            found.append(f"after {reply['iterations']} iterations the weights are {reply['weights_sha256']}, replayed {replayed}")
         return found
 
     def weights_then_another(self, *, resumed: bool = False) -> list[str]:

@@ -10,10 +10,10 @@ from optics import TestbedError
 from orchestrator.hosts import Hello, RankState
 from orchestrator.session import Session, load_lab, open_session
 from tests.drills.job_truth import HOSTS, Job
-from tests.drills.truth import Glass
+from tests.drills.truth import FibrePlant
 from tests.end_to_end.conftest import Lab
 
-ENDED = ("idle", "turned", "void", "cannot")
+ENDED = ("idle", "changed", "void", "cannot")
 """States of a rank in which it waits for nobody and keeps nothing for a move."""
 WAITING = ("held",)
 """States of a rank in which it does not train."""
@@ -25,7 +25,7 @@ class Now:
 
     hellos: Mapping[str, Hello | Exception]
     ranks: tuple[RankState, ...]
-    glass: Glass
+    light: FibrePlant
     down: frozenset[str]
 
     def not_all(self, state: str) -> str:
@@ -42,7 +42,7 @@ def now(lab: Lab, job: Job) -> Now:
 
     async def ranks(session: Session, host: str) -> tuple[RankState, ...]:
         try:
-            return tuple(await session.hosts.turns.states(name, [host]))
+            return tuple(await session.hosts.ring_changes.states(name, [host]))
         except TestbedError:
             return ()
 
@@ -53,7 +53,7 @@ def now(lab: Lab, job: Job) -> Now:
         return hellos, tuple(sorted((s for states in found for s in states), key=lambda s: s.rank))
 
     hellos, states = asyncio.run(ask())
-    return Now(hellos, states, lab.glass(), down)
+    return Now(hellos, states, lab.light(), down)
 
 
 @dataclass(frozen=True)
@@ -66,51 +66,51 @@ class State:
     hold: str
     like: str
     nth: int
-    missing: Callable[[Now, Glass, Glass], str]
+    missing: Callable[[Now, FibrePlant, FibrePlant], str]
 
 
-def _preparing(seen: Now, here: Glass, _: Glass) -> str:
+def _preparing(seen: Now, here: FibrePlant, _: FibrePlant) -> str:
     found = [s for s in seen.ranks if s.state == "preparing"]
     others = {s.state for s in seen.ranks if found and s.move == found[0].move} - {"preparing"}
     if found and len(found) < len(HOSTS) and not others:
-        return _glass(seen, here)
+        return _light(seen, here)
     return "no rank connects its next rings: " + ", ".join(f"{s.rank} {s.state} in move {s.move}" for s in seen.ranks)
 
 
-def _prepared(seen: Now, here: Glass, _: Glass) -> str:
-    return seen.not_all("prepared") or _glass(seen, here)
+def _prepared(seen: Now, here: FibrePlant, _: FibrePlant) -> str:
+    return seen.not_all("prepared") or _light(seen, here)
 
 
-def _held(seen: Now, here: Glass, _: Glass) -> str:
-    return seen.not_all("held") or _glass(seen, here)
+def _held(seen: Now, here: FibrePlant, _: FibrePlant) -> str:
+    return seen.not_all("held") or _light(seen, here)
 
 
-def _dark(seen: Now, here: Glass, there: Glass) -> str:
-    return seen.not_all("held") or _broken(seen, here, there)
+def _dark(seen: Now, here: FibrePlant, other: FibrePlant) -> str:
+    return seen.not_all("held") or _broken(seen, here, other)
 
 
-def _riding(seen: Now, here: Glass, there: Glass) -> str:
-    return seen.not_all("prepared") or _broken(seen, here, there)
+def _riding(seen: Now, here: FibrePlant, other: FibrePlant) -> str:
+    return seen.not_all("prepared") or _broken(seen, here, other)
 
 
-def _turned(seen: Now, _: Glass, there: Glass) -> str:
+def _rings_changed(seen: Now, _: FibrePlant, other: FibrePlant) -> str:
     pending = any(isinstance(hello, Hello) and hello.pending_s is not None for hello in seen.hellos.values())
-    return seen.not_all("turned") or _glass(seen, there) or ("" if pending else "no host waits to be confirmed")
+    return seen.not_all("changed") or _light(seen, other) or ("" if pending else "no host waits to be confirmed")
 
 
-def _confirmed(seen: Now, _: Glass, there: Glass) -> str:
+def _confirmed(seen: Now, _: FibrePlant, other: FibrePlant) -> str:
     pending = [host for host, hello in seen.hellos.items() if not isinstance(hello, Hello) or hello.pending_s is not None]
-    return seen.not_all("turned") or _glass(seen, there) or (f"not confirmed: {', '.join(pending)}" if pending else "")
+    return seen.not_all("changed") or _light(seen, other) or (f"not confirmed: {', '.join(pending)}" if pending else "")
 
 
-def _glass(seen: Now, wanted: Glass) -> str:
-    return "" if all(seen.glass[device] == pairs for device, pairs in wanted.items()) else "the light is elsewhere"
+def _light(seen: Now, wanted: FibrePlant) -> str:
+    return "" if all(seen.light[device] == pairs for device, pairs in wanted.items()) else "the light is elsewhere"
 
 
-def _broken(seen: Now, here: Glass, there: Glass) -> str:
-    gone = any(pairs - seen.glass[device] for device, pairs in here.items())
-    come = all(pairs <= seen.glass[device] for device, pairs in there.items())
-    return "" if gone and not come else "no circuit is broken" if not gone else "all circuits are made"
+def _broken(seen: Now, here: FibrePlant, other: FibrePlant) -> str:
+    ended = any(pairs - seen.light[device] for device, pairs in here.items())
+    come = all(pairs <= seen.light[device] for device, pairs in other.items())
+    return "" if ended and not come else "no circuit is broken" if not ended else "all circuits are made"
 
 
 STATES: Mapping[str, State] = {
@@ -119,6 +119,6 @@ STATES: Mapping[str, State] = {
     "held": State("always", r"before ocs\d \S+", 1, _held),
     "dark": State("always", r"after ocs\d \S+", 1, _dark),
     "riding": State("never", r"after ocs\d \S+", 1, _riding),
-    "turned": State("never", r"before gpu\d+ confirm", 1, _turned),
+    "changed": State("never", r"before gpu\d+ confirm", 1, _rings_changed),
     "confirmed": State("never", r"after gpu\d+ confirm", len(HOSTS), _confirmed),
 }

@@ -9,5 +9,5 @@ from tests.sim.__main__ import main
 COUNT, FIRST = "24000", "1000000"
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    sys.exit(main([words[1] if len(words) > 1 else FIRST, words[0] if words else COUNT, "--shrink"]))
+    message = sys.argv[1:]
+    sys.exit(main([message[1] if len(message) > 1 else FIRST, message[0] if message else COUNT, "--shrink"]))

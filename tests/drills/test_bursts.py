@@ -12,8 +12,8 @@ from benchmarks.bursts import Burst, bursts, drifting, gaps, together, took
 def job(begin_s: float, period_s: float, sends_s: float, count: int) -> list[tuple[float, int]]:
     """Packets of 9000 bytes every 2 ms while it sends, and an acknowledgement in every pause."""
     found = []
-    for turn in range(count):
-        at_s = begin_s + turn * period_s
+    for step in range(count):
+        at_s = begin_s + step * period_s
         found += [(at_s + 0.002 * k, 9000) for k in range(round(sends_s / 0.002) + 1)]
         found.append((at_s + (sends_s + period_s) / 2, 66))
     return found

@@ -41,8 +41,8 @@ async def test_a_fault_ends_in_success_exactly_as_before_or_in_an_honest_list(
 ) -> None:
     """S1, S2, S5, S7, S9: judged by the devices' mirrors, the hosts' routes and the store."""
     found = await tried(tmp_path, case)
-    assert not found.problems, "\n".join([*found.problems, found.words])
-    assert found.outcome == (expected or found.outcome), found.words
+    assert not found.problems, "\n".join([*found.problems, found.message])
+    assert found.outcome == (expected or found.outcome), found.message
 
 
 async def test_a_judge_that_is_told_a_lie_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

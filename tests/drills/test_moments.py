@@ -13,15 +13,15 @@ from tests.drills.deadly import Points
 from tests.drills.job_truth import HOSTS
 from tests.drills.moments import STATES, Now
 
-HERE, THERE = {"ocs1": {("1", "101")}}, {"ocs1": {("1", "102")}}
+HERE, OTHER = {"ocs1": {("1", "101")}}, {"ocs1": {("1", "102")}}
 NEITHER: dict[str, set[tuple[str, str]]] = {"ocs1": set()}
 
 
-def seen(state: str, glass: dict[str, set[tuple[str, str]]], *, pending: bool = False, ranks: int = 6, moves: int = 1) -> Now:
+def seen(state: str, light: dict[str, set[tuple[str, str]]], *, pending: bool = False, ranks: int = 6, moves: int = 1) -> Now:
     """All ranks in one state; moves: how many moves they are in."""
     hellos = {host: Hello(host, installed=True, active=7, pending_s=3.0 if pending else None) for host in HOSTS}
     states = tuple(RankState(host, rank, state, move=40 + rank % moves) for rank, host in enumerate(HOSTS[:ranks]))
-    return Now(dict(hellos), states, glass, frozenset())
+    return Now(dict(hellos), states, light, frozenset())
 
 
 IS = {
@@ -30,8 +30,8 @@ IS = {
     "held": seen("held", HERE),
     "dark": seen("held", NEITHER),
     "riding": seen("prepared", NEITHER),
-    "turned": seen("turned", THERE, pending=True),
-    "confirmed": seen("turned", THERE),
+    "changed": seen("changed", OTHER, pending=True),
+    "confirmed": seen("changed", OTHER),
 }
 
 
@@ -39,14 +39,14 @@ def test_each_state_is_seen_where_it_is_and_nowhere_else() -> None:
     assert set(IS) == set(STATES)
     for name, state in STATES.items():
         for other, now in IS.items():
-            assert (state.missing(now, HERE, THERE) == "") is (name == other), (name, other)
+            assert (state.missing(now, HERE, OTHER) == "") is (name == other), (name, other)
 
 
 @pytest.mark.parametrize("name", sorted(set(STATES) - {"preparing"}))
 def test_a_rank_that_is_missing_or_in_another_move_is_no_state(name: str) -> None:
     now = IS[name]
     for ranks in (now.ranks[:5], (*now.ranks[:5], RankState("gpu06", 5, now.ranks[0].state, move=3))):
-        assert STATES[name].missing(Now(now.hellos, ranks, now.glass, now.down), HERE, THERE)
+        assert STATES[name].missing(Now(now.hellos, ranks, now.light, now.down), HERE, OTHER)
 
 
 def test_a_command_stops_at_the_point_asked_for_until_it_may_go_on(tmp_path: Path) -> None:

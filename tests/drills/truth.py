@@ -16,12 +16,12 @@ from orchestrator.session import load_lab, open_session
 from orchestrator.store.store import Store
 from tests.end_to_end.conftest import Lab
 
-Glass = Mapping[str, set[tuple[str, str]]]
+FibrePlant = Mapping[str, set[tuple[str, str]]]
 Routes = Mapping[str, list[str]]
 PROTOCOL = "183"  # of our routes and rules
 
 
-def wanted_glass(lab: Lab, links: Iterable[tuple[str, str]]) -> Glass:
+def wanted_light(lab: Lab, links: Iterable[tuple[str, str]]) -> FibrePlant:
     """The circuits that duplex links need, read off the cables; no planner of the program is asked."""
     devices = yaml.safe_load((lab.inventory / "devices.yml").read_text())["devices"]
     cables = {f"{f['host']}:p{f['port']}": f for f in yaml.safe_load((lab.inventory / "fibres.yml").read_text())["fibres"]}
@@ -47,8 +47,8 @@ def _routes(pid: str) -> list[str]:
     )
 
 
-def _ip(pid: str, *words: str) -> list[dict[str, Any]]:
-    command = ["nsenter", "-t", pid, "-n", "ip", "-N", "-j", *words]
+def _ip(pid: str, *argv: str) -> list[dict[str, Any]]:
+    command = ["nsenter", "-t", pid, "-n", "ip", "-N", "-j", *argv]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
     return found
@@ -69,22 +69,22 @@ class Wanted:
     """A state of the lab: its circuits and its hosts' routes."""
 
     name: str
-    glass: Glass
+    light: FibrePlant
     routes: Routes = field(default_factory=dict)
 
 
-def wrong(lab: Lab, store: Store, slice_: str, wanted: Wanted) -> list[str]:
+def wrong(lab: Lab, store: Store, tenancy: str, wanted: Wanted) -> list[str]:
     """Everything that is not as `wanted`, in words: glass, kernels, committers, and the store's opinion of them."""
     found = []
-    glass = lab.glass()
-    for device, pairs in wanted.glass.items():
-        found += [f"{device}: {a}->{b} is missing" for a, b in sorted(pairs - glass[device])]
-        found += [f"{device}: {a}->{b} should not be there" for a, b in sorted(glass[device] - pairs)]
+    light = lab.light()
+    for device, pairs in wanted.light.items():
+        found += [f"{device}: {a}->{b} is missing" for a, b in sorted(pairs - light[device])]
+        found += [f"{device}: {a}->{b} should not be there" for a, b in sorted(light[device] - pairs)]
     if any(lab.ask("writes")["violations"].values()):
         found.append(f"a port was driven for two circuits: {lab.ask('writes')['violations']}")
     now = routes(lab)
     found += [f"{host}: other routes than {wanted.name}'s" for host in now if now[host] != wanted.routes.get(host, [])]
-    current = store.current(slice_)
+    current = store.current(tenancy)
     for host, hello in hellos(lab).items():
         if not isinstance(hello, Hello):
             found.append(f"{host}: {hello}")
@@ -95,8 +95,8 @@ def wrong(lab: Lab, store: Store, slice_: str, wanted: Wanted) -> list[str]:
             found.append(f"{host}: armed {hello.armed}, reverts in {hello.pending_s} s: what is now will not stay")
     if (current.plan_name if current else "") != wanted.name:
         found.append(f"the store says {current.plan_name if current else 'nothing'} is up")
-    owned = {(s.ingress.device, s.ingress.label, s.egress.label) for s in store.owned(slice_)}
-    lit = {(d, a, b) for d, pairs in wanted.glass.items() for a, b in pairs}
+    owned = {(s.ingress.device, s.ingress.label, s.egress.label) for s in store.owned(tenancy)}
+    lit = {(d, a, b) for d, pairs in wanted.light.items() for a, b in pairs}
     found += [f"the store owns {d}:{a}->{b}, and it is not {wanted.name}'s" for d, a, b in sorted(owned - lit)]
     found += [f"the store does not own {d}:{a}->{b}" for d, a, b in sorted(lit - owned)]
     return found

@@ -93,8 +93,8 @@ async def http_device(answers: Answers) -> AsyncIterator[tuple[str, list[Request
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             method, path, _ = first.split(" ")
             heard.append(Request(method, path, headers, body))
-            said = answers(heard[-1])
-            writer.write(said if isinstance(said, bytes) else await said)
+            reported = answers(heard[-1])
+            writer.write(reported if isinstance(reported, bytes) else await reported)
             await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
@@ -180,14 +180,14 @@ async def netconf_device(
                     inside = re.search(r"<rpc[^>]*>(.*)</rpc>", text, re.DOTALL)
                     assert number and inside
                     device.heard.append(inside[1])
-                    said = answers(inside[1]) if "<close-session" not in inside[1] else "<ok/>"
-                    if said == b"":
+                    output = answers(inside[1]) if "<close-session" not in inside[1] else "<ok/>"
+                    if output == b"":
                         process.exit(0)
                         return
-                    if isinstance(said, bytes):
-                        process.stdout.write(said.replace(b"{id}", number[1].encode()))
-                    elif said is not None:
-                        process.stdout.write(framed(f'<rpc-reply xmlns="{NC}" message-id="{number[1]}">{said}</rpc-reply>'))
+                    if isinstance(output, bytes):
+                        process.stdout.write(output.replace(b"{id}", number[1].encode()))
+                    elif output is not None:
+                        process.stdout.write(framed(f'<rpc-reply xmlns="{NC}" message-id="{number[1]}">{output}</rpc-reply>'))
         process.exit(0)
 
     server = await asyncssh.listen(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import asyncssh
 
-Said = tuple[str, int] | None
+Printed = tuple[str, int] | None
 """What a command prints and its exit status; None: the connection ends instead."""
 
 
@@ -37,7 +37,7 @@ class SshDevice:
 @asynccontextmanager
 async def ssh_device(
     folder: Path,
-    commands: Callable[[str], Awaitable[Said]] | None = None,
+    commands: Callable[[str], Awaitable[Printed]] | None = None,
     shell: Callable[[asyncssh.SSHServerProcess[bytes]], Awaitable[None]] | None = None,
     password: str = "secret",
 ) -> AsyncIterator[SshDevice]:
@@ -63,12 +63,12 @@ async def ssh_device(
                 return
             device.heard.append(process.command)
             assert commands is not None
-            said = await commands(process.command)
-            if said is None:
+            lines = await commands(process.command)
+            if lines is None:
                 device.drop()
                 return
-            process.stdout.write(said[0].encode())
-            process.exit(said[1])
+            process.stdout.write(lines[0].encode())
+            process.exit(lines[1])
 
     server = await asyncssh.listen(
         "127.0.0.1", 0, server_factory=Server, server_host_keys=[key], process_factory=serve, encoding=None, allow_scp=False

@@ -16,7 +16,7 @@ import pytest
 
 from drivers.registry import open_device
 from drivers.wire import wsp
-from optics import BadFile, Change, DeviceConfig, Garbled, Port, PortState, Slot, SpectralRoute, TimedOut
+from optics import BadFile, Change, DeviceConfig, FrequencySlot, Garbled, Port, PortState, SpectralRoute, TimedOut
 from tests.drivers.scripted import Answers, Request, cross, http, http_device, spoken_to
 
 
@@ -39,10 +39,10 @@ RANGE = {"startfreq": 191.05, "stopfreq": 196.475, "ver": "1.3.1"}
 
 
 class Shaper:
-    """A 1000A that answers uploads with `said`, and does them if it `obeys`."""
+    """A 1000A that answers uploads with `message`, and does them if it `obeys`."""
 
-    def __init__(self, said: str, obeys: bool) -> None:
-        self.said, self.obeys, self.uploads = said, obeys, 0
+    def __init__(self, message: str, obeys: bool) -> None:
+        self.reported, self.obeys, self.uploads = message, obeys, 0
         self.profile = wsp.write(wsp.Row(mhz, "60.000", "0.000", 0) for mhz in range(191_050_000, 196_475_000, 1000))
 
     def __call__(self, request: Request) -> bytes:
@@ -53,22 +53,22 @@ class Shaper:
         self.uploads += 1
         if self.obeys:
             self.profile = json.loads(request.body)["wsp"]
-        return http(200, self.said)
+        return http(200, self.reported)
 
 
 def route(low_ghz: int) -> SpectralRoute:
     edge = 193_000_000 + low_ghz * 1000
-    return SpectralRoute(Port("ocs1", "in"), Port("ocs1", "1"), Slot(edge, edge + 50_000))
+    return SpectralRoute(Port("ocs1", "in"), Port("ocs1", "1"), FrequencySlot(edge, edge + 50_000))
 
 
 WITHOUT_RC = ['{"msg": "OK"}', '{"rc": null, "rctext": "Success"}', "{}"]
 
 
-@pytest.mark.parametrize("said", WITHOUT_RC)
-async def test_an_upload_without_a_result_counts_by_what_is_read_back(said: str) -> None:
-    shaper = Shaper(said, obeys=True)
+@pytest.mark.parametrize("message", WITHOUT_RC)
+async def test_an_upload_without_a_result_counts_by_what_is_read_back(message: str) -> None:
+    shaper = Shaper(message, obeys=True)
     routes = frozenset(route(60 * n) for n in range(6))
-    async with opened("waveshaper-http", shaper, slices="6") as (device, _):
+    async with opened("waveshaper-http", shaper, partitions="6") as (device, _):
         identity = await device.identify()
         assert (identity.model, identity.serial, identity.firmware, identity.egress) == ("1000A", "201673", "1.3.1", ("1",))
         outcome = await device.apply(Change("ocs1", frozenset(), routes))
@@ -76,9 +76,9 @@ async def test_an_upload_without_a_result_counts_by_what_is_read_back(said: str)
         assert shaper.uploads == 6  # each part once
 
 
-@pytest.mark.parametrize("said", WITHOUT_RC)
-async def test_an_upload_without_a_result_that_is_not_read_back_failed(said: str) -> None:
-    async with opened("waveshaper-http", Shaper(said, obeys=False)) as (device, _):
+@pytest.mark.parametrize("message", WITHOUT_RC)
+async def test_an_upload_without_a_result_that_is_not_read_back_failed(message: str) -> None:
+    async with opened("waveshaper-http", Shaper(message, obeys=False)) as (device, _):
         outcome = await device.apply(Change("ocs1", frozenset(), frozenset({route(0)})))
         assert outcome.observed == frozenset() and outcome.failed[route(0)].startswith("not reported after")
 
@@ -142,8 +142,8 @@ async def test_an_entry_is_deleted_by_both_ports_where_the_ingress_alone_is_no_k
 
 async def test_an_entry_that_is_refused_by_either_key_fails_in_the_switch_s_words() -> None:
     def stubborn(request: Request) -> bytes:
-        words = '{"ietf-restconf:errors": {"error": {"error-tag": "access-denied", "error-message": "locked"}}}'
-        return http(400, words) if request.method == "DELETE" else switch(request)
+        text = '{"ietf-restconf:errors": {"error": {"error-tag": "access-denied", "error-message": "locked"}}}'
+        return http(400, text) if request.method == "DELETE" else switch(request)
 
     switch, circuit = Polatis(FORMS[0]), cross(1, 17)
     async with opened("polatis-restconf", stubborn) as (device, _):
@@ -163,11 +163,11 @@ OTHERS = {
 
 def only_identity(identity: str, end: bytes) -> Any:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        said = b""
+        output = b""
         while data := await reader.read(4096):
-            said += data
-            if b"*IDN?" in said:
-                said = b""
+            output += data
+            if b"*IDN?" in output:
+                output = b""
                 for byte in identity.encode() + end:
                     writer.write(bytes([byte]))
                     await asyncio.sleep(0)

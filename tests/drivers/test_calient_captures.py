@@ -126,9 +126,9 @@ async def test_a_row_that_cannot_be_read_hides_no_other_and_its_ports_are_never_
     async with driven("calient-tl1", switch) as (device, heard):
         assert await device.read() == circuits(("1.1.1", "1.1.2"))
         assert isinstance(device, PortHolders)
-        told = device.holders()
-        assert told.keys() == {Port("ocs1", label) for label in named}
-        assert all("not understood" in words and row[:40] in words for words in told.values())
+        reply = device.holders()
+        assert reply.keys() == {Port("ocs1", label) for label in named}
+        assert all("not understood" in text and row[:40] in text for text in reply.values())
         (blocked,) = circuits(("1.1.5", "1.1.4"))
         (free,) = circuits(("1.1.5", "1.1.6"))
         outcome = await device.apply(Change("ocs1", frozenset(), frozenset({blocked})))

@@ -15,9 +15,9 @@ REAL = (
 )
 
 
-def row(a: str, b: str, two_way: bool = False, group: str = GROUP, state: str = "IS") -> Connection:
+def row(a: str, b: str, bidirectional: bool = False, group: str = GROUP, state: str = "IS") -> Connection:
     oper = "IS" if state == "IS" else "RDY"
-    return replace(make(a, b, two_way, group), admin=state, oper=oper, condition="OK")
+    return replace(make(a, b, bidirectional, group), admin=state, oper=oper, condition="OK")
 
 
 def pairs(*texts: str) -> frozenset[Pair]:
@@ -90,12 +90,12 @@ def tables(draw: st.DrawFn) -> list[Connection]:
     entering: set[str] = set()
     leaving: set[str] = set()
     rows: list[Connection] = []
-    for a, b, two_way, group, state in draw(
+    for a, b, bidirectional, group, state in draw(
         st.lists(
             st.tuples(ports, ports, st.booleans(), st.sampled_from([GROUP, "LABX"]), st.sampled_from(["IS", "UMA"])), max_size=6
         )
     ):
-        found = row(a, b, two_way and a != b, group, state)
+        found = row(a, b, bidirectional and a != b, group, state)
         ins, outs = {x for x, _ in found.pairs}, {y for _, y in found.pairs}
         if not ins & entering and not outs & leaving:
             entering |= ins

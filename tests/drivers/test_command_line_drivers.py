@@ -17,9 +17,9 @@ from drivers.api import CircuitSwitch, JobQueue, PortControl, PortHolders
 from drivers.link import open_link
 from drivers.registry import open_device
 from drivers.session.jobcli import JobCliSession
-from drivers.session.robot import in_turn
+from drivers.session.robot import one_by_one
 from optics import BadFile, Change, CrossConnect, DeviceConfig, Garbled, Port, PortState, Progress, Refused
-from tests.drivers.ssh_device import Said, SshDevice, ssh_device
+from tests.drivers.ssh_device import Printed, SshDevice, ssh_device
 
 CLI = Path(__file__).parent.parent / "transcripts" / "cli"
 PIECES = [None, 7, 1]
@@ -79,14 +79,14 @@ async def test_a_move_is_made_when_the_port_table_shows_it(piece: int | None) ->
     async with Replay(read_transcript(CLI / "rome-move.txt"), piece=piece) as replay:
         config = DeviceConfig("ocs1", "rome-cli", f"telnet://127.0.0.1:{replay.port}", timeout_s=2.0, time_scale=600.0)
         device = open_device(config)
-        told: list[Progress] = []
+        notices: list[Progress] = []
         assert isinstance(device, JobQueue)
-        device.on_progress = told.append
+        device.on_progress = notices.append
         wanted = circuit("E3", "W4")
         try:
             outcome = await device.apply(change(add=(wanted,)))
             assert (outcome.observed, outcome.failed, outcome.writes) == ({wanted}, {}, 1)
-            assert (told[0].done, told[-1].done, told[-1].total) == (0, 1, 1)
+            assert (notices[0].done, notices[-1].done, notices[-1].total) == (0, 1, 1)
         finally:
             await device.close()
 
@@ -115,8 +115,8 @@ class StuckRobot:
         process.stdout.write(b"ROME[TECH]# ")
         while line := (await process.stdin.readline()).decode().strip():
             self.heard.append(line)
-            said, after = self.answer(line)
-            process.stdout.write(f"{line}\n{said}ROME[TECH]# {after}".encode())
+            output, after = self.answer(line)
+            process.stdout.write(f"{line}\n{output}ROME[TECH]# {after}".encode())
 
     def answer(self, line: str) -> tuple[str, str]:
         if line == "port show":
@@ -163,8 +163,8 @@ async def test_an_unknown_way_of_homing_is_refused() -> None:
 
 
 def test_a_port_is_freed_just_before_it_is_used_again() -> None:
-    gone, new = [("E1", "W1"), ("E2", "W2"), ("E3", "W3")], [("E1", "W9"), ("E8", "W2")]
-    assert in_turn(gone, new) == [
+    removed, new = [("E1", "W1"), ("E2", "W2"), ("E3", "W3")], [("E1", "W9"), ("E8", "W2")]
+    assert one_by_one(removed, new) == [
         (False, ("E3", "W3")),
         (False, ("E1", "W1")),
         (True, ("E1", "W9")),
@@ -181,7 +181,7 @@ class QuickRobot(StuckRobot):
         self.pairs = set(plugged)
 
     def answer(self, line: str) -> tuple[str, str]:
-        words = line.split()
+        tokens = line.split()
         if line == "port show":
             peers = dict(self.pairs) | {b: a for a, b in self.pairs}
             ports = [f"{side}{number}" for side in "EW" for number in (1, 2, 3)]
@@ -190,8 +190,8 @@ class QuickRobot(StuckRobot):
             return self.HEAD + "".join(f"{p}[1A{p}]  Unlocked Enabled {states[p]} 0 {named[p]} A1\n" for p in ports), ""
         if line == "connection show pending":
             return "Connection execution status: enabled\n\nno request in process\n", ""
-        (self.pairs.add if words[1] == "create" else self.pairs.discard)((words[2], words[4]))
-        return f"OK - request added to pending queue ({words[2]}-{words[4]})\n", ""
+        (self.pairs.add if tokens[1] == "create" else self.pairs.discard)((tokens[2], tokens[4]))
+        return f"OK - request added to pending queue ({tokens[2]}-{tokens[4]})\n", ""
 
 
 async def test_a_rome_moves_in_the_order_the_change_asks_for(tmp_path: Path) -> None:
@@ -209,9 +209,9 @@ async def test_a_rome_moves_in_the_order_the_change_asks_for(tmp_path: Path) -> 
 
 
 def test_the_order_of_a_change_is_followed_as_far_as_ports_are_free() -> None:
-    gone, new = [("E1", "W1"), ("E2", "W2"), ("E3", "W3")], [("E1", "W9"), ("E8", "W2")]
+    removed, new = [("E1", "W1"), ("E2", "W2"), ("E3", "W3")], [("E1", "W9"), ("E8", "W2")]
     wish = [("E8", "W2"), ("E3", "W3"), ("E7", "W7"), ("E1", "W1"), ("E1", "W9"), ("E2", "W2")]
-    assert in_turn(gone, new, wish) == [
+    assert one_by_one(removed, new, wish) == [
         (False, ("E2", "W2")),
         (True, ("E8", "W2")),
         (False, ("E3", "W3")),
@@ -233,7 +233,7 @@ class Sonic:
         self.root, self.dead, self.forms = root, dead, forms
         self.heard: list[str] = []
 
-    async def __call__(self, command: str) -> Said:
+    async def __call__(self, command: str) -> Printed:
         if not command.startswith("show"):
             self.heard.append(command)
         if command.startswith("config") and self.root:
@@ -299,7 +299,7 @@ async def test_a_row_that_is_accepted_and_never_tuned_is_reported_and_taken_back
 async def test_a_row_that_is_tuned_in_the_last_moment_is_not_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     switch, looks = Sonic(dead=("1A-2B",)), 0
 
-    async def late(command: str) -> Said:
+    async def late(command: str) -> Printed:
         nonlocal looks
         looks += bool(switch.status) and command == "show ocs cross-connect config"
         if looks > 1:  # the last read begins with this question; the one before it preceded a retry
@@ -378,18 +378,18 @@ class Panel:
         self.quirk, self.deaf = quirk, deaf
         self.heard: list[str] = []
 
-    async def __call__(self, command: str) -> Said:
+    async def __call__(self, command: str) -> Printed:
         if command == "switchstate":
             cells = ["N0", *(f"A{self.out[n]}" if self.out[n] else f"F{n}" for n in range(1, 12))]
             return "R0#O " + " ".join(f"\x1b[32m{cell:<6}\x1b[0m" for cell in cells) + "\n", 0
         self.heard.append(command)
-        verb, _, *words = command.split()
+        verb, _, *argv = command.split()
         if self.deaf and verb == "connect":
             self.deaf -= 1
             return "OK\n", 0
-        sides = [(int(number), side) for side, number in zip(words[::2], words[1::2], strict=False)]
+        sides = [(int(number), side) for side, number in zip(argv[::2], argv[1::2], strict=False)]
         if verb == "unlock":
-            self.locked -= {*sides} if sides else {(int(words[0]), "-in"), (int(words[0]), "-out")}
+            self.locked -= {*sides} if sides else {(int(argv[0]), "-in"), (int(argv[0]), "-out")}
             return "OK\n", 0
         ports = {side: number for number, side in sides}
         needed = {*sides}

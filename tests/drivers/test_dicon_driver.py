@@ -52,8 +52,8 @@ async def matrix(hasty: bool = False, **options: str) -> AsyncIterator[tuple[Mat
         while data := await reader.read(4096):
             held.trips += 1
             for line in data.decode().splitlines()[: 1 if held.hasty else None]:
-                if (said := held.answer(line.strip())) is not None and not (held.dumb and " CH " in line):
-                    writer.write(f"{said}\n".encode())
+                if (output := held.answer(line.strip())) is not None and not (held.dumb and " CH " in line):
+                    writer.write(f"{output}\n".encode())
         writer.close()
 
     async with spoken_to(talk, "dicon-scpi", traits={"settle_s": SETTLE_S}, options=options) as device:

@@ -55,7 +55,7 @@ GOOD = {"allocation": 1, "token": "00" * 8, "address": "10.0.0.9", "port": 7, "m
 
 
 @pytest.mark.parametrize(
-    ("answer", "raised", "said"),
+    ("answer", "raised", "message"),
     [
         (lambda n: {"id": n, "ok": True, **GOOD, "token": "x"}, Garbled, "a token that is none"),
         (lambda n: {"id": n, "ok": True, **GOOD, "allocation": True}, Garbled, '"allocation" is'),
@@ -69,13 +69,13 @@ GOOD = {"allocation": 1, "token": "00" * 8, "address": "10.0.0.9", "port": 7, "m
     ],
 )
 def test_answers_that_must_not_be_are_no_allocation(
-    answer: Callable[[int], Any] | None, raised: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+    answer: Callable[[int], Any] | None, raised: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drivers.functions.BUSY_S", 0.0)
-    door = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
-        talk, _ = door.accept()
+        talk, _ = listener.accept()
         with suppress(ConnectionResetError), talk, talk.makefile("rwb") as file:  # the client gives up what is not answered
             for line in file:
                 if answer is None:
@@ -85,13 +85,13 @@ def test_answers_that_must_not_be_are_no_allocation(
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    with door, pytest.raises(raised, match=said):
-        asked(f"127.0.0.1:{door.getsockname()[1]}", lambda c: c.allocate("aggregate", "a", ["10.0.0.1"], 1, 5), 0.3)
+    with listener, pytest.raises(raised, match=message):
+        asked(f"127.0.0.1:{listener.getsockname()[1]}", lambda c: c.allocate("aggregate", "a", ["10.0.0.1"], 1, 5), 0.3)
     thread.join(10)
 
 
 def test_a_switch_that_is_not_there_is_unreachable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as removed:
+        port = removed.getsockname()[1]
     with pytest.raises(Unreachable, match="functions of ideal: cannot connect"):
         asked(f"127.0.0.1:{port}", lambda client: client.capabilities())

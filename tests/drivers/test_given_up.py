@@ -43,14 +43,14 @@ async def a_loop_that_is_never_held_up() -> AsyncIterator[None]:
     """Raises: AssertionError - something else could not run for 0.3 s."""
     longest_s = 0.0
 
-    async def beat() -> None:
+    async def heartbeat() -> None:
         nonlocal longest_s
         while True:
             began = time.monotonic()
             await asyncio.sleep(0.005)
             longest_s = max(longest_s, time.monotonic() - began)
 
-    task = asyncio.create_task(beat())
+    task = asyncio.create_task(heartbeat())
     try:
         yield
         await asyncio.sleep(0.02)

@@ -21,13 +21,13 @@ from optics import (
     Change,
     CrossConnect,
     DeviceConfig,
+    FrequencySlot,
     Garbled,
     Outcome,
     Port,
     PortState,
     Refused,
     Setting,
-    Slot,
     SpectralRoute,
 )
 from tests.drivers.scripted import Request, http, http_device
@@ -157,8 +157,8 @@ async def test_polatis_never_replaces_what_somebody_made_meanwhile(tags: bool) -
     async with opened("polatis-restconf", switch) as (device, _):
         outcome = await apply(device, add=cross(("1", "9"), ("2", "10")))
         assert switch.pairs == {1: 12, 2: 10}
-        ((setting, words),) = outcome.failed.items()
-        assert setting == CrossConnect(Port("ocs1", "1"), Port("ocs1", "9")) and "1->12" in words
+        ((setting, text),) = outcome.failed.items()
+        assert setting == CrossConnect(Port("ocs1", "1"), Port("ocs1", "9")) and "1->12" in text
 
 
 async def test_polatis_deletes_under_the_tag_it_read_and_reads_again_when_that_is_old() -> None:
@@ -181,8 +181,8 @@ async def test_polatis_refusals_are_told_in_its_words() -> None:
     switch.refuse = lambda request: http(403, page) if request.path.endswith("=2") else None
     async with opened("polatis-restconf", switch) as (device, _):
         outcome = await apply(device, add=cross(("1", "9"), ("2", "10")))
-        ((_, words),) = outcome.failed.items()
-        assert "refused" in words and "user 'admin'" in words and "read only" in words and "<" not in words
+        ((_, text),) = outcome.failed.items()
+        assert "refused" in text and "user 'admin'" in text and "read only" in text and "<" not in text
         assert switch.pairs == {1: 9}
         switch.refuse = lambda request: http(409, '{"ietf-restconf:errors":{"error":[{"error-tag":"in-use","error-message":"9"}]}}')
         outcome = await apply(device, add=cross(("3", "11")))
@@ -314,12 +314,18 @@ class Calient:
         self.dark: set[str] = set()
         self.read_only = False
 
-    def row(self, name: str, two_way: bool) -> dict[str, Any]:
+    def row(self, name: str, bidirectional: bool) -> dict[str, Any]:
         a, b = re.split("[->]", name)
         state = {"as": "IS", "os": "IS", "oc": "FAIL" if name in self.dark else "OK", "inp": "-3.0", "outp": "-4.0", "loss": "1.0"}
-        found: dict[str, Any] = {"name": name, "connid": name, "group": "SYSTEM", "dir": "bi" if two_way else "uni", "band": "C"}
+        found: dict[str, Any] = {
+            "name": name,
+            "connid": name,
+            "group": "SYSTEM",
+            "dir": "bi" if bidirectional else "uni",
+            "band": "C",
+        }
         found["half1"] = {"conn": f"{a}>{b}", **state}
-        return {**found, "half2": {"conn": f"{b}>{a}", **state}} if two_way else found
+        return {**found, "half2": {"conn": f"{b}>{a}", **state}} if bidirectional else found
 
     def __call__(self, request: Request) -> bytes:
         if request.method == "GET" and request.path == "/rest/crossconnects/?id=list":
@@ -339,15 +345,15 @@ class Calient:
             return http(200, '[{"status":"0","msg":"Failed","description":"user is read-only"}]')
         results = []
         for item in items:
-            two_way = item.get("dir") == "bi"
-            name = item["conn"] if verb == "bdel" else f"{item['in']}{'-' if two_way else '>'}{item['out']}"
+            bidirectional = item.get("dir") == "bi"
+            name = item["conn"] if verb == "bdel" else f"{item['in']}{'-' if bidirectional else '>'}{item['out']}"
             if name in self.fail:
                 results.append({"response": {"status": "0", "msg": "Failed", "description": f"{name}: port in use"}})
                 continue
             if verb == "bdel":
                 self.rows.pop(name)
             else:
-                self.rows[name] = self.row(name, two_way)
+                self.rows[name] = self.row(name, bidirectional)
             results.append({"response": {"status": "1", "msg": "Successful", "description": ""}})
         return http(200, json.dumps(results))
 
@@ -356,9 +362,9 @@ async def test_calient_moves_circuits_in_two_batches_removals_first() -> None:
     switch = Calient()
     switch.rows = {name: switch.row(name, "-" in name) for name in ("1.1.1-1.1.2", "1.1.5>1.1.6")}
     async with opened("calient-rest", switch) as (device, heard):
-        there = cross(("1.1.1", "1.1.2"), ("1.1.2", "1.1.1"))
+        other = cross(("1.1.1", "1.1.2"), ("1.1.2", "1.1.1"))
         new = cross(("1.1.1", "1.1.3"), ("1.1.3", "1.1.1"), ("1.1.2", "1.1.4"))
-        outcome = await apply(device, there, new)
+        outcome = await apply(device, other, new)
         assert not outcome.failed and outcome.observed == new | cross(("1.1.5", "1.1.6"))
         assert writes(heard) == ["POST ?id=bdel", "POST ?id=badd"]
         assert json.loads(heard[-2].body if heard[-1].method == "GET" else heard[-1].body) == [
@@ -379,7 +385,7 @@ async def test_calient_failure_inside_http_200_is_told_item_by_item() -> None:
         assert outcome.observed == cross(("1.1.3", "1.1.4"))
         switch.read_only = True
         outcome = await apply(device, cross(("1.1.3", "1.1.4")), cross(("1.1.5", "1.1.6"), ("1.1.7", "1.1.8")))
-        assert len(outcome.failed) == 3 and all("user is read-only" in words for words in outcome.failed.values())
+        assert len(outcome.failed) == 3 and all("user is read-only" in text for text in outcome.failed.values())
 
 
 async def test_calient_circuit_that_does_not_come_to_light_is_deleted_again_where_we_made_it() -> None:
@@ -387,8 +393,8 @@ async def test_calient_circuit_that_does_not_come_to_light_is_deleted_again_wher
     switch.dark = {"1.1.1>1.1.2"}
     async with opened("calient-rest", switch) as (device, heard):
         outcome = await apply(device, add=cross(("1.1.1", "1.1.2"), ("1.1.3", "1.1.4")))
-        ((_, words),) = outcome.failed.items()
-        assert "OC=FAIL" in words and outcome.observed == cross(("1.1.3", "1.1.4")) and [*switch.rows] == ["1.1.3>1.1.4"]
+        ((_, text),) = outcome.failed.items()
+        assert "OC=FAIL" in text and outcome.observed == cross(("1.1.3", "1.1.4")) and [*switch.rows] == ["1.1.3>1.1.4"]
         assert writes(heard)[-1] == "POST ?id=bdel"
 
 
@@ -450,17 +456,17 @@ class Shaper:
         assert request.path == "/waveshaper/loadprofile"
         body = json.loads(request.body)
         assert body["type"] == "wsp"
-        code, words = self.rc.pop(0) if self.rc else (0, "Success")
+        code, text = self.rc.pop(0) if self.rc else (0, "Success")
         if not code:
             self.profile = body["wsp"]
             self.uploads.append(body["wsp"])
-        return http(200, json.dumps({"rc": code, "rctext": words, "sno": "SN1"}))
+        return http(200, json.dumps({"rc": code, "rctext": text, "sno": "SN1"}))
 
 
 def route(egress: int, low: int, width: int = 50, db: float = 0.0) -> SpectralRoute:
     """A route from `low` GHz above 192.9 THz."""
     edge = 192_900_000 + low * 1000
-    return SpectralRoute(Port("ocs1", "in"), Port("ocs1", str(egress)), Slot(edge, edge + width * 1000), db)
+    return SpectralRoute(Port("ocs1", "in"), Port("ocs1", str(egress)), FrequencySlot(edge, edge + width * 1000), db)
 
 
 async def test_waveshaper_writes_the_whole_spectrum_once_and_keeps_phase_and_foreign_bands() -> None:
@@ -491,7 +497,7 @@ async def test_waveshaper_changes_an_attenuation_in_place() -> None:
 
 async def test_waveshaper_cuts_a_change_into_slices() -> None:
     shaper = Shaper()
-    async with opened("waveshaper-http", shaper, slices="3") as (device, _):
+    async with opened("waveshaper-http", shaper, partitions="3") as (device, _):
         outcome = await apply(device, add=frozenset(route(1 + n % 4, 40 * n, 20) for n in range(6)))
         assert not outcome.failed and outcome.writes == 3
         assert [len(wsp.bands(wsp.parse(text))) for text in shaper.uploads] == [2, 4, 6]
@@ -504,12 +510,12 @@ async def test_waveshaper_result_is_in_rc_and_rules_are_kept_before_sending() ->
     async with opened("waveshaper-http", shaper) as (device, heard):
         outcome = await apply(device, add=frozenset(bad))
         assert outcome.failed.keys() == bad and not writes(heard)
-        assert {words.split(" ", 1)[1][:12] for words in outcome.failed.values()} >= {"41.0 dB is n"}
+        assert {text.split(" ", 1)[1][:12] for text in outcome.failed.values()} >= {"41.0 dB is n"}
         outcome = await apply(device, add=frozenset({route(1, 0)}))
         assert [*outcome.failed.values()] == ['refused "loadprofile": rc -7: invalid profile']
         clash = await apply(device, add=frozenset({route(1, 100), route(2, 120)}))
-        ((_, words),) = clash.failed.items()
-        assert "held by ocs1:in->1" in words
+        ((_, text),) = clash.failed.items()
+        assert "held by ocs1:in->1" in text
 
 
 @pytest.mark.parametrize("body", ['{"rctext":"?"}', '{"rc":"x"}', "[]", "", "<html>ok</html>"])
@@ -517,8 +523,8 @@ async def test_waveshaper_answer_without_a_result_is_a_lost_answer(body: str) ->
     shaper = Shaper()
 
     def answers(request: Request) -> bytes:
-        said = shaper(request)
-        return http(200, body) if request.method == "POST" else said
+        reported = shaper(request)
+        return http(200, body) if request.method == "POST" else reported
 
     async with opened("waveshaper-http", answers) as (device, heard):
         outcome = await apply(device, add=frozenset({route(1, 0)}))

@@ -166,8 +166,8 @@ async def test_a_time_out_states_how_long_it_took_not_how_long_a_silence_may_be(
         with pytest.raises(TimedOut) as caught:
             await link.exchange("GET", "/map", question="GET /map")
         await link.close()
-    said = re.search(r"in (\d+\.\d) s; last received 'xxxxxx'", str(caught.value))
-    assert said and float(said[1]) >= 1.5, str(caught.value)
+    lines = re.search(r"in (\d+\.\d) s; last received 'xxxxxx'", str(caught.value))
+    assert lines and float(lines[1]) >= 1.5, str(caught.value)
 
 
 # answers that are compressed though identity was asked for
@@ -195,10 +195,10 @@ async def test_a_compressed_answer_is_expanded_no_further_than_an_answer_may_be_
 
 
 @pytest.mark.parametrize(
-    ("coding", "body", "words"),
+    ("coding", "body", "text"),
     [("gzip", gzip.compress(b"[1, 2]")[:-6], "cut short"), ("gzip", b"[1, 2]", "cannot be decoded"), ("br", b"x", "identity")],
     ids=["cut short", "not gzip", "brotli"],
 )
-async def test_a_compressed_answer_that_cannot_be_read_is_garbled(coding: str, body: bytes, words: str) -> None:
-    with pytest.raises(Garbled, match=words):
+async def test_a_compressed_answer_that_cannot_be_read_is_garbled(coding: str, body: bytes, text: str) -> None:
+    with pytest.raises(Garbled, match=text):
         await ask(http(200, body, content_encoding=coding))

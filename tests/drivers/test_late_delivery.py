@@ -24,15 +24,15 @@ from drivers.link.ssh import Login, SshCommands, SshShell
 from emulators.fabric import linux
 from optics import TimedOut
 from tests.drivers.scripted import http, http_device, netconf_device
-from tests.drivers.ssh_device import Said, ssh_device
+from tests.drivers.ssh_device import Printed, ssh_device
 from tests.emulators.emulated import until
 
 HERE, DEVICE = "192.0.2.1", "192.0.2.2"
 
 
-def ip(net: int, *words: str) -> None:
+def ip(net: int, *argv: str) -> None:
     with linux.inside(net):
-        subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10)
+        subprocess.run(["ip", *argv], check=True, capture_output=True, timeout=10)
 
 
 class Cable:
@@ -191,7 +191,7 @@ async def test_a_request_over_http_that_is_given_up_is_reset_and_an_answered_one
         await link.close()
 
 
-async def ran(command: str) -> Said:
+async def ran(command: str) -> Printed:
     if command == "connect":
         await asyncio.sleep(30)
     return "ran\n", 0

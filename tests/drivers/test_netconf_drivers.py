@@ -12,7 +12,19 @@ import pytest
 
 from drivers.api import Attenuator, CircuitSwitch, PortControl, PowerMeter
 from drivers.registry import open_device
-from optics import BadFile, Change, CrossConnect, DeviceConfig, Garbled, Outcome, Port, PortState, Setting, Slot, SpectralRoute
+from optics import (
+    BadFile,
+    Change,
+    CrossConnect,
+    DeviceConfig,
+    FrequencySlot,
+    Garbled,
+    Outcome,
+    Port,
+    PortState,
+    Setting,
+    SpectralRoute,
+)
 from tests.drivers.scripted import Netconf, netconf_device
 
 POLATIS = "http://www.polatis.com/yang/optical-switch"
@@ -46,8 +58,8 @@ async def apply(device: CircuitSwitch, remove: frozenset[Setting] = frozenset(),
     return await device.apply(Change("ocs1", remove, add))
 
 
-def error(words: str) -> str:
-    return f"<rpc-error><error-tag>operation-failed</error-tag><error-message>{words}</error-message></rpc-error>"
+def error(text: str) -> str:
+    return f"<rpc-error><error-tag>operation-failed</error-tag><error-message>{text}</error-message></rpc-error>"
 
 
 def leaf(text: str, name: str) -> list[str]:
@@ -97,8 +109,8 @@ class Polatis:
             )
             return f'<cross-connects xmlns="{POLATIS}">{rows}</cross-connects>' if rows else ""
         if "product-information" in operation:
-            said = {"manufacturer": "Polatis", "model-name": "N-VST-16x16-LA1", "serial-number": "7", "software-version": "6.7"}
-            inside = "".join(f"<{key}>{value}</{key}>" for key, value in said.items())
+            reply = {"manufacturer": "Polatis", "model-name": "N-VST-16x16-LA1", "serial-number": "7", "software-version": "6.7"}
+            inside = "".join(f"<{key}>{value}</{key}>" for key, value in reply.items())
             return f'<o:product-information xmlns:o="{POLATIS}" xmlns="{POLATIS}">{inside}</o:product-information>'
         if "opm-power" in operation:
             rows = "".join(
@@ -132,9 +144,9 @@ async def test_polatis_refused_list_is_sent_pair_by_pair(tmp_path: Path) -> None
     switch.bad = {19}
     async with opened("polatis-netconf", switch, tmp_path) as (device, _):
         outcome = await apply(device, add=cross(("1", "17"), ("2", "18"), ("3", "19")))
-        ((setting, words),) = outcome.failed.items()
+        ((setting, text),) = outcome.failed.items()
         assert setting.egress.label == "19"
-        assert words == 'refused "merge pair 3->19": operation-failed: port 19 is in use'
+        assert text == 'refused "merge pair 3->19": operation-failed: port 19 is in use'
         assert switch.pairs == {1: 17, 2: 18}
 
 
@@ -226,7 +238,7 @@ class Roadm:
 
 
 def route(ingress: str, egress: str, n: int, db: float = 0.0) -> SpectralRoute:
-    return SpectralRoute(Port("ocs1", ingress), Port("ocs1", egress), Slot.flexgrid(n, 4), db)
+    return SpectralRoute(Port("ocs1", ingress), Port("ocs1", egress), FrequencySlot.flexgrid(n, 4), db)
 
 
 async def test_lumentum_makes_moves_and_breaks_routes_of_both_modules(tmp_path: Path) -> None:
@@ -245,8 +257,8 @@ async def test_lumentum_makes_moves_and_breaks_routes_of_both_modules(tmp_path: 
         assert not moved.failed and route("5101", "5202", -280) in moved.observed
         changes = [each for each in served.heard if "delete-connection" in each or "edit-config" in each]
         assert "delete-connection" in changes[-2] and "edit-config" in changes[-1]
-        gone = await apply(device, remove=moved.observed)
-        assert not gone.failed and not box.held
+        removed = await apply(device, remove=moved.observed)
+        assert not removed.failed and not box.held
 
 
 async def test_lumentum_changes_an_attenuation_in_place(tmp_path: Path) -> None:
@@ -303,8 +315,8 @@ async def test_lumentum_amplifiers_are_cycled_only_where_asked_and_come_back_aft
     lost = [True]
 
     def answers(operation: str) -> str | bytes:
-        said = box(operation)
-        return b"" if "edit-config" in operation and "connections" in operation and lost and lost.pop() else said
+        reported = box(operation)
+        return b"" if "edit-config" in operation and "connections" in operation and lost and lost.pop() else reported
 
     async with opened("lumentum-netconf", answers, tmp_path, edfa="cycle") as (device, _):
         outcome = await apply(device, add=frozenset({route("4101", "4201", -280)}))

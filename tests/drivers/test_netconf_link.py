@@ -177,7 +177,7 @@ ERROR = "<rpc-error><error-type>application</error-type><error-tag>{}</error-tag
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    ("reply", "text"),
     [
         (
             ERROR.format("in-use", "error", '<error-message xml:lang="en">port 9 is in use</error-message>'),
@@ -190,12 +190,12 @@ ERROR = "<rpc-error><error-type>application</error-type><error-tag>{}</error-tag
         (ERROR.format("w", "warning", "") + ERROR.format("e", "error", "") + "<ok/>", '"edit pair": e'),
     ],
 )
-async def test_an_rpc_error_is_refused_in_the_devices_words(tmp_path: Path, reply: str, words: str) -> None:
+async def test_an_rpc_error_is_refused_in_the_devices_words(tmp_path: Path, reply: str, text: str) -> None:
     async with netconf_device(lambda _: reply, tmp_path) as device:
         session = NetconfSession(linked(device))
         with pytest.raises(Refused) as raised:
             await session.edit(tree("x", ns="urn:x"), question="edit pair")
-        assert words in str(raised.value)
+        assert text in str(raised.value)
         assert str(raised.value).startswith('ocs1 refused "edit pair": ')
         await session.close()
 

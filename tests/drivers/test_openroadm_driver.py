@@ -15,12 +15,12 @@ from lxml import etree
 
 from drivers.api import PortHolders
 from drivers.registry import open_device
-from optics import BadFile, Change, DeviceConfig, Garbled, Outcome, Port, Setting, Slot, SpectralRoute
+from optics import BadFile, Change, DeviceConfig, FrequencySlot, Garbled, Outcome, Port, Setting, SpectralRoute
 from tests.drivers.scripted import Netconf, netconf_device
 
 NS = "http://org/openroadm/device"
 MC, NMC = "mediaChannelTrailTerminationPoint", "networkMediaChannelConnectionTerminationPoint"
-SLOT, NEXT = Slot(193_075_000, 193_125_000), Slot(193_125_000, 193_175_000)
+SLOT, NEXT = FrequencySlot(193_075_000, 193_125_000), FrequencySlot(193_125_000, 193_175_000)
 DEG1, DEG2, C1, C2 = "DEG1", "DEG2", "SRG1/3/0/C1", "SRG1/3/0/C2"
 INFO = {"node-id": "ROADM-A1", "node-type": "rdm", "vendor": "vendorA", "model": "model2", "serial-id": "0002"}
 INFO |= {"softwareVersion": "swversion1234", "openroadm-version": "2.2.1"}
@@ -33,7 +33,7 @@ def leaves(**named: str) -> str:
 def ports(pack: str, **named: tuple[str, str]) -> str:
     """A circuit pack; port -> qualification, direction."""
     rows = "".join(
-        f"<ports>{leaves(port_name=name, port_qual=qual, port_direction=way)}</ports>" for name, (qual, way) in named.items()
+        f"<ports>{leaves(port_name=name, port_qual=qual, port_direction=path)}</ports>" for name, (qual, path) in named.items()
     )
     return f"<circuit-packs>{leaves(circuit_pack_name=pack)}{rows}</circuit-packs>"
 
@@ -66,7 +66,7 @@ def local(element: Any) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-def said(element: Any, *path: str) -> str:
+def reported(element: Any, *path: str) -> str:
     for step in path:
         element = next((child for child in element if local(child) == step), None)
         if element is None:
@@ -111,11 +111,12 @@ class Roadm:
     def edit(self, text: str) -> None:
         for row in etree.fromstring(text):
             held, key = (self.interfaces, "name") if local(row) == "interface" else (self.connections, "connection-name")
-            name = said(row, key)
+            name = reported(row, key)
             if "delete" in row.attrib.values():
-                assert not any(name == said(each, "supporting-interface") for each in self.interfaces.values())
+                assert not any(name == reported(each, "supporting-interface") for each in self.interfaces.values())
                 assert not any(
-                    name in (said(c, "source", "src-if"), said(c, "destination", "dst-if")) for c in self.connections.values()
+                    name in (reported(c, "source", "src-if"), reported(c, "destination", "dst-if"))
+                    for c in self.connections.values()
                 )
                 del held[name]
             elif name in held:
@@ -130,8 +131,11 @@ class Roadm:
     @property
     def lit(self) -> set[tuple[str, str, str]]:
         """(source interface, destination interface, target power) of the connections that are not off."""
-        rows = [c for c in self.connections.values() if said(c, "opticalControlMode") != "off"]
-        return {(said(c, "source", "src-if"), said(c, "destination", "dst-if"), said(c, "target-output-power")) for c in rows}
+        rows = [c for c in self.connections.values() if reported(c, "opticalControlMode") != "off"]
+        return {
+            (reported(c, "source", "src-if"), reported(c, "destination", "dst-if"), reported(c, "target-output-power"))
+            for c in rows
+        }
 
     @property
     def channels(self) -> list[str]:
@@ -150,7 +154,7 @@ async def opened(node: Roadm, folder: Path, **options: str) -> AsyncIterator[tup
             await device.close()
 
 
-def route(ingress: str, egress: str, slot: Slot = SLOT, db: float = 0.0) -> SpectralRoute:
+def route(ingress: str, egress: str, slot: FrequencySlot = SLOT, db: float = 0.0) -> SpectralRoute:
     return SpectralRoute(Port("roadm1", ingress), Port("roadm1", egress), slot, db)
 
 
@@ -184,7 +188,7 @@ async def test_ports_for_one_direction_are_on_one_side(tmp_path: Path) -> None:
         assert (identity.ingress, identity.egress) == ((DEG1, "SRG1/3/0/1/C1"), (DEG1, "SRG1/3/0/1/C2"))
         outcome = await apply(device, add=(route(DEG1, "SRG1/3/0/1/C2"), route("SRG1/3/0/1/C1", DEG1)))
         assert not outcome.failed
-        below = {said(node.interfaces[name], "supporting-interface") for name in node.channels if "-mc-" in name}
+        below = {reported(node.interfaces[name], "supporting-interface") for name in node.channels if "-mc-" in name}
         assert below == {"OMS-TX", "OMS-RX"} and len(node.channels) == 6
 
 
@@ -232,7 +236,7 @@ async def test_a_channel_is_done_when_its_power_had_time_to_be_reached(tmp_path:
 async def test_the_slot_of_a_route_is_the_media_channel_at_the_degree(tmp_path: Path) -> None:
     """TransportPCE puts a network media channel of 75 GHz into a media channel of 87.5 GHz."""
     node = Roadm()
-    wide = Slot(196_006_250, 196_093_750)
+    wide = FrequencySlot(196_006_250, 196_093_750)
     async with opened(node, tmp_path) as (device, _):
         await apply(device, add=(route(C1, DEG2, wide),))
         for name, held in node.interfaces.items():
@@ -255,11 +259,11 @@ async def test_a_drop_has_no_target_and_a_degree_the_one_of_the_option(tmp_path:
 
 async def test_removal_leaves_what_another_connection_rests_on(tmp_path: Path) -> None:
     node = Roadm()
-    there, back = route(DEG1, C1), route(C1, DEG1)
+    other, back = route(DEG1, C1), route(C1, DEG1)
     async with opened(node, tmp_path) as (device, served):
-        await apply(device, add=(there, back))
+        await apply(device, add=(other, back))
         assert len(node.channels) == 3  # ports for both directions: one channel serves both
-        outcome = await apply(device, remove=(there,))
+        outcome = await apply(device, remove=(other,))
         assert not outcome.failed and outcome.observed == {back} and len(node.channels) == 3
         first = len(edits(served))
         outcome = await apply(device, remove=(back,))
@@ -340,7 +344,7 @@ async def test_a_lost_answer_is_followed_by_reading_and_the_channel_is_finished(
 
 async def test_what_an_interrupted_change_left_is_cleared_where_it_is_in_the_way(tmp_path: Path) -> None:
     node = Roadm()
-    wider = route(C1, DEG2, Slot(193_075_000, 193_150_000))
+    wider = route(C1, DEG2, FrequencySlot(193_075_000, 193_150_000))
     async with opened(node, tmp_path) as (device, _):
         await apply(device, add=(route(C1, DEG2), route(C2, DEG2, NEXT)))
         held = node.connections[f"testbed-{C1}-DEG2-193075000-193125000"]

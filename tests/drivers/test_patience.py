@@ -15,7 +15,7 @@ from drivers.rounds import Marks
 from drivers.session.pairs import PairSwitch
 from drivers.session.routes import RouteSwitch
 from drivers.watch import FARTHEST, patience_s, watch
-from optics import Change, DeviceConfig, Port, Setting, Slot, SpectralRoute, TimedOut, Traits
+from optics import Change, DeviceConfig, FrequencySlot, Port, Setting, SpectralRoute, TimedOut, Traits
 from tests.drivers.test_links_and_rounds import linked
 from tests.drivers.test_tl1_manners import glimmer
 from tests.drivers.tl1_device import circuits, driven
@@ -121,12 +121,12 @@ class Calient:
         return f'"{a}>{b}:SRCPORT={a},DSTPORT={b},GRPNAME={group},CONNNAME={a}>{b},CONNTYPE={kind},{state},PS=UPR,AL=CL"'
 
 
-UNDER_WAY, GOOD = "AS=IS,OS=RDY,OC=OK", "AS=IS,OS=IS,OC=OK"
+IN_PROGRESS, GOOD = "AS=IS,OS=RDY,OC=OK", "AS=IS,OS=IS,OC=OK"
 ONE = circuits(("1.1.1", "1.1.2"))
 
 
 async def test_a_calient_that_takes_longer_than_two_seconds_keeps_its_circuit() -> None:
-    switch = Calient(lambda since_s, _: GOOD if since_s > 2.3 else UNDER_WAY)
+    switch = Calient(lambda since_s, _: GOOD if since_s > 2.3 else IN_PROGRESS)
     async with driven("calient-tl1", switch, patience_s="") as (device, heard):  # the default
         outcome = await device.apply(Change("ocs1", add=ONE))
     assert (outcome.observed, outcome.failed) == (ONE, {})
@@ -135,7 +135,7 @@ async def test_a_calient_that_takes_longer_than_two_seconds_keeps_its_circuit() 
 
 async def test_a_calient_that_makes_one_circuit_after_the_other_is_let_finish() -> None:
     wanted = circuits(*((f"1.1.{n}", f"2.1.{n}") for n in range(1, 7)))
-    switch = Calient(lambda since_s, place: GOOD if since_s > 0.2 * (place + 1) else UNDER_WAY)
+    switch = Calient(lambda since_s, place: GOOD if since_s > 0.2 * (place + 1) else IN_PROGRESS)
     async with driven("calient-tl1", switch, patience_s="0.5") as (device, heard):
         outcome = await device.apply(Change("ocs1", add=wanted))
     assert (outcome.observed, outcome.failed) == (wanted, {})
@@ -143,7 +143,7 @@ async def test_a_calient_that_makes_one_circuit_after_the_other_is_let_finish() 
 
 
 async def test_a_circuit_that_is_under_way_is_not_deleted_because_its_activation_was_denied() -> None:
-    switch = Calient(lambda since_s, _: GOOD if since_s > 0.15 else UNDER_WAY, denied="SROF\n/* Failed */")
+    switch = Calient(lambda since_s, _: GOOD if since_s > 0.15 else IN_PROGRESS, denied="SROF\n/* Failed */")
     async with driven("calient-tl1", switch, patience_s="5") as (device, heard):
         outcome = await device.apply(Change("ocs1", add=ONE))
     assert (outcome.observed, outcome.failed) == (ONE, {})
@@ -207,13 +207,13 @@ async def test_a_patch_whose_removal_is_denied_because_it_is_going_is_waited_for
 
 async def test_a_calient_connection_whose_removal_is_denied_because_it_is_going_is_waited_for() -> None:
     switch = Calient(lambda *_: GOOD)
-    gone: list[float] = []
+    removed: list[float] = []
 
     def answer(verb: str, aid: str, rest: str) -> list[str] | str | None:
         if verb in ("CANC-CRS", "DLT-CRS"):
-            gone.append(time.monotonic())
-            return "SROF\n/* Invalid Connection */" if len(gone) > 2 else None
-        if verb == "RTRV-CRS" and len(gone) > 2 and time.monotonic() - gone[2] > 0.3:
+            removed.append(time.monotonic())
+            return "SROF\n/* Invalid Connection */" if len(removed) > 2 else None
+        if verb == "RTRV-CRS" and len(removed) > 2 and time.monotonic() - removed[2] > 0.3:
             return []
         return switch(verb, aid, rest)
 
@@ -240,15 +240,15 @@ class LateFilter(RouteSwitch[Spectrum]):
     def _fault(self, route: SpectralRoute, seen: Spectrum) -> str:
         return ""
 
-    async def _carry_out(self, gone: object, tuned: object, new: object, seen: object, marks: Marks[Setting]) -> None:
+    async def _carry_out(self, removed: object, tuned: object, new: object, seen: object, marks: Marks[Setting]) -> None:
         marks.write()
         self.commands += 1
         if self.commands == 1:
             raise TimedOut("wss1: no answer")
-        marks.words[ROUTE] = "exists"
+        marks.reasons[ROUTE] = "exists"
 
 
-ROUTE = SpectralRoute(Port("wss1", "1"), Port("wss1", "2"), Slot.flexgrid(0, 4))
+ROUTE = SpectralRoute(Port("wss1", "1"), Port("wss1", "2"), FrequencySlot.flexgrid(0, 4))
 
 
 async def test_a_route_that_is_refused_because_it_is_being_made_is_waited_for() -> None:

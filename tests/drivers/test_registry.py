@@ -40,14 +40,14 @@ def test_traits_come_from_the_driver_and_are_overridden_by_the_inventory() -> No
 
 
 def test_a_matrix_is_made_a_bank_of_small_switches_by_its_ways() -> None:
-    traits = open_device(config(traits={"ways": [["1", "61|73"], ["13|25", "49"]]})).traits
+    traits = open_device(config(traits={"directions": [["1", "61|73"], ["13|25", "49"]]})).traits
     assert traits.joins("1", "73") and traits.joins("25", "49") and not traits.joins("1", "49") and not traits.joins("11", "61")
     for value in (["1"], [["1", "("]], [["1", 2]], "1"):
-        assert "ways: pairs of patterns of port labels" in problems(config(traits={"ways": value}))[0]
+        assert "ways: pairs of patterns of port labels" in problems(config(traits={"directions": value}))[0]
 
 
 def test_a_way_may_say_that_both_ports_belong_to_the_same_module() -> None:
-    traits = open_device(config(traits={"ways": [["([0-9]+)\\.in", "\\1\\.[0-9]+"]]})).traits
+    traits = open_device(config(traits={"directions": [["([0-9]+)\\.in", "\\1\\.[0-9]+"]]})).traits
     assert traits.joins("12.in", "12.3") and not traits.joins("12.in", "1.3") and not traits.joins("12.3", "12.in")
 
 
@@ -116,16 +116,16 @@ def test_what_cannot_be_imported_is_named_with_its_distribution(code: str, tmp_p
     (info / "entry_points.txt").write_text("".join(f"[{group}]\nacme-bad = {value}\n" for group, value in groups))
     (tmp_path / "acme_bad.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    says = "of acme-bad 1.2) cannot be imported: " + ("SystemExit: 3" if "Exit" in code else "ModuleNotFoundError")
-    assert says in problems(config("acme-bad"))[0]
-    words = [
+    answer = "of acme-bad 1.2) cannot be imported: " + ("SystemExit: 3" if "Exit" in code else "ModuleNotFoundError")
+    assert answer in problems(config("acme-bad"))[0]
+    argv = [
         sys.executable,
         "-P",
         "-c",
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import emulators.devices.families as f; f.main()",
     ]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-    assert says in done.stderr and "polatis-scpi" in done.stdout, "the other families are there all the same"
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert answer in done.stderr and "polatis-scpi" in done.stdout, "the other families are there all the same"
 
 
 def test_the_registry_imports_no_driver_and_no_heavy_library_before_it_is_asked() -> None:

@@ -16,7 +16,7 @@ from drivers.santec_scpi import catalogue, rests
 from optics import BadFile, Change, CrossConnect, DeviceConfig, Garbled, Outcome, Port, Refused
 from tests.drivers.scripted import spoken_to
 
-TURN_S = 0.05
+MOVE_S = 0.05
 
 
 def circuit(ingress: str, egress: str) -> CrossConnect:
@@ -45,11 +45,11 @@ class Talker:
                     text = line.decode()
                     if not text.endswith("?"):
                         self.heard.append(text)
-                    if (said := self.answer(text)) is not None:
-                        writer.write(said.encode() + self.end)
+                    if (output := self.answer(text)) is not None:
+                        writer.write(output.encode() + self.end)
             writer.close()
 
-        traits = {"settle_s": TURN_S}
+        traits = {"settle_s": MOVE_S}
         async with spoken_to(talk, name, traits=traits, options={"patience_s": "0.3", **options}) as device:
             yield device
 
@@ -81,7 +81,7 @@ class Chassis:
             if channel > sizes[module] or channel == 2:
                 self.errors.append('-222,"Data out of range"')
             else:
-                self.channels[module], self.free_at = channel, now + TURN_S
+                self.channels[module], self.free_at = channel, now + MOVE_S
         return None
 
 
@@ -253,14 +253,14 @@ class Kit:
     """A Thorlabs kit: the first answer after a change is the state before it."""
 
     def __init__(self) -> None:
-        self.state = self.says = "1"
+        self.state = self.answer = "1"
 
     def __call__(self, line: str) -> str | None:
         if line == "I?":
             return "OSW22-1310E v1.0"
         if line == "S?":
-            said, self.says = self.says, self.state
-            return said
+            reported, self.answer = self.answer, self.state
+            return reported
         self.state = line.removeprefix("S ")
         return None
 
@@ -289,18 +289,18 @@ async def test_a_2x2_kit_moves_both_circuits_with_one_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("remove", "add", "words"),
+    ("remove", "add", "text"),
     [
         ({("1", "1")}, {("1", "2")}, "it would end 2->2, which stays"),
         ({("1", "1"), ("2", "2")}, set(), "the switch has no state without light: connect the other port in the same change"),
         ({("1", "1")}, {("1", "2"), ("2", "2")}, "it would end 2->2, which stays"),
     ],
 )
-async def test_a_2x2_kit_ends_no_circuit_that_stays(remove: set[tuple[str, str]], add: set[tuple[str, str]], words: str) -> None:
+async def test_a_2x2_kit_ends_no_circuit_that_stays(remove: set[tuple[str, str]], add: set[tuple[str, str]], text: str) -> None:
     held = Talker(Kit())
     async with held.driver("thorlabs-osw", model="OSW22") as device:
         outcome = await change(device, {circuit(*p) for p in remove}, {circuit(*p) for p in add})
-    assert set(outcome.failed.values()) == {words} and not held.heard
+    assert set(outcome.failed.values()) == {text} and not held.heard
 
 
 def test_a_kit_of_another_model_is_refused_with_the_inventory() -> None:

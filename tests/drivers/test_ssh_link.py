@@ -15,7 +15,7 @@ from drivers.link import Dropped, open_link
 from drivers.link import ssh as ssh_link
 from drivers.link.ssh import Login, SshCommands, SshShell
 from optics import BadFile, Garbled, TimedOut, Unreachable
-from tests.drivers.ssh_device import Said, SshDevice, ssh_device
+from tests.drivers.ssh_device import Printed, SshDevice, ssh_device
 
 
 @pytest.fixture(autouse=True)
@@ -33,15 +33,15 @@ def commands(device: SshDevice, timeout_s: float = 1.0, **more: str) -> SshComma
     return SshCommands("ocs1", device.address, timeout_s, host="127.0.0.1", port=device.port, login=login)
 
 
-async def echo(command: str) -> Said:
+async def echo(command: str) -> Printed:
     return f"ran {command}\n", 3 if command == "false" else 0
 
 
 async def test_commands_are_run_one_after_the_other_over_one_connection(tmp_path: Path) -> None:
     async with ssh_device(tmp_path, echo) as device:
         shell = commands(device)
-        said = await asyncio.gather(*(shell.run(f"show {n}") for n in range(5)), shell.run("false"))
-        assert said == [*((f"ran show {n}\n", 0) for n in range(5)), ("ran false\n", 3)]
+        reported = await asyncio.gather(*(shell.run(f"show {n}") for n in range(5)), shell.run("false"))
+        assert reported == [*((f"ran show {n}\n", 0) for n in range(5)), ("ran false\n", 3)]
         assert len(device.connections) == 1
         await shell.close()
         await shell.close()
@@ -85,7 +85,7 @@ async def test_a_key_file_that_is_missing_is_unreachable(tmp_path: Path) -> None
 
 
 async def test_a_command_that_hangs_is_a_time_out_in_time(tmp_path: Path) -> None:
-    async def hang(_: str) -> Said:
+    async def hang(_: str) -> Printed:
         await asyncio.sleep(30)
         return "", 0
 
@@ -101,7 +101,7 @@ async def test_a_command_that_hangs_is_a_time_out_in_time(tmp_path: Path) -> Non
 
 
 async def test_a_connection_that_ends_under_a_command_leaves_open_what_it_did(tmp_path: Path) -> None:
-    async def once(command: str) -> Said:
+    async def once(command: str) -> Printed:
         return None if command == "die" else ("ok\n", 0)
 
     async with ssh_device(tmp_path, once) as device:
@@ -115,7 +115,7 @@ async def test_a_connection_that_ends_under_a_command_leaves_open_what_it_did(tm
 async def test_endless_output_is_garbled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_link, "MOST_OUTPUT", 100_000)
 
-    async def flood(_: str) -> Said:
+    async def flood(_: str) -> Printed:
         return "x" * 300_000, 0
 
     async with ssh_device(tmp_path, flood) as device:
@@ -126,17 +126,17 @@ async def test_endless_output_is_garbled(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_a_long_table_is_taken_whole(tmp_path: Path) -> None:
     table = "".join(f"{n}A-{n}B {n}A {n}B tuned tuned\n" for n in range(20_000))
 
-    async def tell(_: str) -> Said:
+    async def send(_: str) -> Printed:
         return table, 0
 
-    async with ssh_device(tmp_path, tell) as device:
+    async with ssh_device(tmp_path, send) as device:
         shell = commands(device, timeout_s=5.0)
         assert (await shell.run("show"))[0] == table
         await shell.close()
 
 
 async def talk(process: asyncssh.SSHServerProcess[bytes]) -> None:
-    """A shell that greets, echoes lines, dies at `die` and falls silent at `hush`."""
+    """A shell that greets, echoes lines, dies at `die` and falls silent at `quiet`."""
     process.stdout.write(b"BOX[OPER]# ")
     while line := await process.stdin.readline():
         if line == b"die\n":

@@ -25,17 +25,17 @@ class Family:
     named: frozenset[str]
 
 
-GLASS = "GGN:IPORTID={},OPORTID={},CONNSTATE=steady,CONNCAUSE=none,INPWR=-5.8"
+LIGHT = "GGN:IPORTID={},OPORTID={},CONNSTATE=steady,CONNCAUSE=none,INPWR=-5.8"
 IN_OUT = (("10001", "20008"), ("10002", "20002"), ("10003", "20009"))
 FAMILIES = {
     # REAL forms of rows; the strange ones are made.
     "glimmerglass, a third port": Family(
-        *("glimmerglass-tl1", "RTRV-CRS-FIBER", GLASS, "ENT-CRS-FIBER", "DLT-CRS-FIBER", IN_OUT),
+        *("glimmerglass-tl1", "RTRV-CRS-FIBER", LIGHT, "ENT-CRS-FIBER", "DLT-CRS-FIBER", IN_OUT),
         "GGN:IPORTID=10003,OPORTID=20004&20005,CONNSTATE=steady",
         frozenset({"10003", "20004", "20005"}),
     ),
     "glimmerglass, steady to nothing": Family(
-        *("glimmerglass-tl1", "RTRV-CRS-FIBER", GLASS, "ENT-CRS-FIBER", "DLT-CRS-FIBER", IN_OUT),
+        *("glimmerglass-tl1", "RTRV-CRS-FIBER", LIGHT, "ENT-CRS-FIBER", "DLT-CRS-FIBER", IN_OUT),
         "GGN:IPORTID=10003,CONNSTATE=steady,CONNCAUSE=none",
         frozenset({"10003"}),
     ),

@@ -26,17 +26,17 @@ def heard(*pieces: bytes) -> tuple[bytes, bytes]:
     return b"".join(text for text, _ in found), b"".join(answer for _, answer in found)
 
 
-def say(*numbers: int) -> bytes:
+def send(*numbers: int) -> bytes:
     return bytes((IAC, *numbers))
 
 
 @pytest.mark.parametrize(
     ("asked", "answered"),
     [
-        ((DO, TERMINAL), say(WONT, TERMINAL)),
-        ((WILL, ECHO), say(DONT, ECHO)),
-        ((WILL, SGA), say(DO, SGA)),
-        ((DO, SGA), say(WILL, SGA)),
+        ((DO, TERMINAL), send(WONT, TERMINAL)),
+        ((WILL, ECHO), send(DONT, ECHO)),
+        ((WILL, SGA), send(DO, SGA)),
+        ((DO, SGA), send(WILL, SGA)),
         ((WONT, ECHO), b""),
         ((DONT, SGA), b""),
         ((241,), b""),  # NOP
@@ -44,12 +44,12 @@ def say(*numbers: int) -> bytes:
     ],
 )
 def test_an_option_is_refused_unless_it_is_worth_having(asked: tuple[int, ...], answered: bytes) -> None:
-    assert heard(b"a" + say(*asked) + b"b") == (b"ab", answered)
+    assert heard(b"a" + send(*asked) + b"b") == (b"ab", answered)
 
 
 def test_an_option_agreed_to_is_not_agreed_to_again_and_may_be_given_up() -> None:
-    script = say(WILL, SGA) + say(WILL, SGA) + say(WONT, SGA) + say(WONT, SGA) + say(WILL, SGA)
-    assert heard(script) == (b"", say(DO, SGA) + say(DONT, SGA) + say(DO, SGA))
+    script = send(WILL, SGA) + send(WILL, SGA) + send(WONT, SGA) + send(WONT, SGA) + send(WILL, SGA)
+    assert heard(script) == (b"", send(DO, SGA) + send(DONT, SGA) + send(DO, SGA))
 
 
 def test_a_doubled_escape_is_one_byte_of_text() -> None:
@@ -57,7 +57,7 @@ def test_a_doubled_escape_is_one_byte_of_text() -> None:
 
 
 def test_a_subnegotiation_is_skipped_with_whatever_is_in_it() -> None:
-    script = b"a" + say(SB, TERMINAL, 1) + b"M  1 COMPLD;" + bytes((IAC, IAC, IAC, DO)) + say(SE) + b"b"
+    script = b"a" + send(SB, TERMINAL, 1) + b"M  1 COMPLD;" + bytes((IAC, IAC, IAC, DO)) + send(SE) + b"b"
     assert heard(script) == (b"ab", b"")
 
 
@@ -66,19 +66,19 @@ def test_a_return_with_its_nul_is_a_return() -> None:
 
 
 def test_a_peer_that_never_stops_asking_is_not_answered_for_ever() -> None:
-    _, answer = heard(say(DO, TERMINAL) * 10_000)
+    _, answer = heard(send(DO, TERMINAL) * 10_000)
     assert len(answer) == 3 * MOST_ANSWERS
 
 
 STREAM = (
-    say(WILL, ECHO)
+    send(WILL, ECHO)
     + b"agent> "
-    + say(DO, TERMINAL)
-    + say(SB, TERMINAL, 1, IAC, IAC, 7)
-    + say(SE)
+    + send(DO, TERMINAL)
+    + send(SB, TERMINAL, 1, IAC, IAC, 7)
+    + send(SE)
     + bytes((IAC, IAC))
     + b"\r\0x\r\n"
-    + say(DO, SGA)
+    + send(DO, SGA)
     + b"M  1 COMPLD\r\n;"
 )
 
@@ -160,8 +160,8 @@ async def until(got: bytearray, wanted: bytes) -> None:
 
 
 async def test_options_are_answered_before_any_question_is_asked() -> None:
-    async with scripted(say(DO, TERMINAL) + say(WILL, ECHO)) as (_, got):
-        await until(got, say(WONT, TERMINAL) + say(DONT, ECHO))
+    async with scripted(send(DO, TERMINAL) + send(WILL, ECHO)) as (_, got):
+        await until(got, send(WONT, TERMINAL) + send(DONT, ECHO))
 
 
 async def test_text_comes_through_one_byte_at_a_time() -> None:
@@ -177,7 +177,7 @@ async def test_text_comes_through_one_byte_at_a_time() -> None:
 
 
 async def test_a_peer_that_only_negotiates_is_silent() -> None:
-    async with scripted(*[say(DO, TERMINAL)] * 60, pause_s=0.01, timeout_s=0.2) as (link, _):
+    async with scripted(*[send(DO, TERMINAL)] * 60, pause_s=0.01, timeout_s=0.2) as (link, _):
         with pytest.raises(TimedOut, match=r'no answer to "map"'):
             await link.exchange(b"map\n", lambda chunk: True, question="map")
 

@@ -21,7 +21,7 @@ def port(label: str) -> Port:
 
 def patches(**more: list[str] | str) -> Answer:
     """A switch without patches that grants a login and says `more` (verb with _ for -)."""
-    table = {verb.replace("_", "-"): said for verb, said in more.items()}
+    table = {verb.replace("_", "-"): reported for verb, reported in more.items()}
 
     def answer(verb: str, aid: str, rest: str) -> list[str] | str | None:
         return table.get(verb, [] if verb in GRANTED or verb == "RTRV-PATCH" else "IICM")
@@ -279,7 +279,7 @@ def test_a_malformed_glimmerglass_row_is_garbled(row: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "stands"),
+    ("fields", "waits"),
     [
         ({}, True),
         ({"CONNSTATE": "fault", "CONNCAUSE": "input_loss_of_light"}, True),
@@ -288,8 +288,8 @@ def test_a_malformed_glimmerglass_row_is_garbled(row: str) -> None:
         ({"CONNSTATE": "single", "OPORTID": "0", "INPWR": "NA"}, False),
     ],
 )
-def test_a_row_stands_when_it_is_steady_or_only_lacks_light(fields: dict[str, str], stands: bool) -> None:
-    assert parse(glimmer(**fields).strip('"')).established == stands
+def test_a_row_stands_when_it_is_steady_or_only_lacks_light(fields: dict[str, str], waits: bool) -> None:
+    assert parse(glimmer(**fields).strip('"')).established == waits
 
 
 class Glimmerglass:
@@ -352,8 +352,8 @@ async def test_what_is_locked_by_ourselves_is_ours_to_change() -> None:
 async def test_a_circuit_that_does_not_become_steady_is_deleted_again_and_its_cause_told() -> None:
     async with driven("glimmerglass-tl1", Glimmerglass(bad=("10001",))) as (device, heard):
         outcome = await device.apply(Change("ocs1", add=WANTED))
-        ((_, words),) = outcome.failed.items()
-        assert words == "made, but reports CONNSTATE=fault,CONNCAUSE=initial_connection_timer_expired; deleted again"
+        ((_, text),) = outcome.failed.items()
+        assert text == "made, but reports CONNSTATE=fault,CONNCAUSE=initial_connection_timer_expired; deleted again"
         assert outcome.observed == circuits(("10002", "20001"))
         assert outcome.writes == len(heard.verbs("ENT-CRS-FIBER", "DLT-CRS-FIBER"))
         again = await device.apply(Change("ocs1", add=circuits(("10003", "20002"))))
@@ -365,11 +365,11 @@ async def test_a_faulty_circuit_of_somebody_else_keeps_its_ports() -> None:
     switch.made["10007"] = "20002"
     async with driven("glimmerglass-tl1", switch) as (device, _):
         assert isinstance(device, PortHolders) and await device.read() == frozenset()
-        words = "CONNSTATE=fault,CONNCAUSE=initial_connection_timer_expired"
-        assert device.holders() == dict.fromkeys(circuits(("10007", "20002")), words)
+        text = "CONNSTATE=fault,CONNCAUSE=initial_connection_timer_expired"
+        assert device.holders() == dict.fromkeys(circuits(("10007", "20002")), text)
         outcome = await device.apply(Change("ocs1", add=circuits(("10001", "20002"))))
-        ((_, words),) = outcome.failed.items()
-        assert "port 20002 is held by 10007->20002" in words and "initial_connection_timer_expired" in words
+        ((_, text),) = outcome.failed.items()
+        assert "port 20002 is held by 10007->20002" in text and "initial_connection_timer_expired" in text
         assert switch.made == {"10007": "20002"}
 
 

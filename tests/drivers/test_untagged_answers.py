@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from drivers.link import Dropped, open_link
-from drivers.link.tap import listening
+from drivers.link.recorder import listening
 from drivers.session.scpi import ScpiSession
 
 Answer = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
@@ -58,9 +58,9 @@ async def test_old_firmware_gets_its_pause_between_lines() -> None:
             await session.ask(":syst:err?", str, command="set")
             await session.ask("map?", str)
         await session.close()
-    said = [at for direction, at in times if direction == ">"]
-    assert len(said) == 3
-    assert all(later - earlier > 0.049 for earlier, later in itertools.pairwise(said))  # however late each is: by our own clock
+    lines = [at for direction, at in times if direction == ">"]
+    assert len(lines) == 3
+    assert all(later - earlier > 0.049 for earlier, later in itertools.pairwise(lines))  # however late each is: by our own clock
 
 
 async def test_a_closed_visa_connection_is_noticed_before_the_time_out() -> None:

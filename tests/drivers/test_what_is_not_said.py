@@ -23,12 +23,12 @@ SECRET = "w0rd-of-his"
 
 def chain(error: BaseException) -> str:
     """All that the error and those behind it say."""
-    said, at = "", [error]
+    reported, at = "", [error]
     while at:
         one = at.pop()
-        said += f"{one!s} {one!r}"
+        reported += f"{one!s} {one!r}"
         at += [other for other in (one.__cause__, one.__context__) if other is not None]
-    return said
+    return reported
 
 
 # ---- passwords
@@ -132,13 +132,13 @@ class Busy:
     """A Calient switch that needs a moment for each step: what comes in the same breath as the step before it is denied."""
 
     def __init__(self, patient: bool) -> None:
-        self.states, self.told, self.patient = {"1.1.1,1.1.2": "IS"}, dict[str, str](), patient
+        self.states, self.reported, self.patient = {"1.1.1,1.1.2": "IS"}, dict[str, str](), patient
 
     def __call__(self, verb: str, aid: str, payload: str) -> str | list[str]:
         step = {"CANC-CRS": "RDY", "DLT-CRS": "", "ENT-CRS": "RDY", "ACT-CRS": "IS"}.get(verb)
         if step is None:
             return [self.row(aid, state) for aid, state in self.states.items()] if verb == "RTRV-CRS" else []
-        before, self.told[aid] = self.told.get(aid), verb
+        before, self.reported[aid] = self.reported.get(aid), verb
         if before and before != verb and verb in ("DLT-CRS", "ACT-CRS"):
             return "SNVS\n/* Not In Valid State */"
         if verb == "ACT-CRS" and not self.patient:

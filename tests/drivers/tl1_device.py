@@ -39,15 +39,15 @@ class Tl1Device:
             if self.echo:
                 writer.write(f"<{command}\r\n".encode())
             verb, _, aid, tag, *rest = [*command.removesuffix(";").split(":"), "", "", ""]
-            said = self.answer(verb.upper(), aid, ":".join(rest).strip(":"))
+            output = self.answer(verb.upper(), aid, ":".join(rest).strip(":"))
             await asyncio.sleep(self.late_s.get(verb.upper(), 0.0))
-            while said is None and self.murmur and not writer.is_closing():
+            while output is None and self.murmur and not writer.is_closing():
                 writer.write(self.murmur)
                 await asyncio.sleep(0.05)
-            if said is None:
+            if output is None:
                 continue
-            code = "DENY" if isinstance(said, str) else "COMPLD"
-            lines = said.split("\n") if isinstance(said, str) else said
+            code = "DENY" if isinstance(output, str) else "COMPLD"
+            lines = output.split("\n") if isinstance(output, str) else output
             body = "".join(f"   {line}\r\n" for line in lines)
             writer.write(f"\r\n\n   {self.sid} 26-01-01 12:00:00\r\nM  {self.tag or tag or '0'} {code}\r\n{body};".encode())
 

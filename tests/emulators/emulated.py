@@ -74,8 +74,8 @@ class Device:
 
     def __init__(self, server: DeviceServer) -> None:
         self.server = server
-        self.glass: list[tuple[float, frozenset[Pair]]] = []
-        server.on_glass = lambda name, lit, now: self.glass.append((now, lit))
+        self.light: list[tuple[float, frozenset[Pair]]] = []
+        server.on_light_change = lambda name, lit, now: self.light.append((now, lit))
         self.clients: list[Client] = []
 
     @property

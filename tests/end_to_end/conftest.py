@@ -57,10 +57,10 @@ class Lab:
             | self.extra
         )
 
-    def command(self, *words: str | Path, **env: str) -> subprocess.Popen[str]:
+    def command(self, *argv: str | Path, **env: str) -> subprocess.Popen[str]:
         """Start a command and leave it running."""
         return subprocess.Popen(
-            [TESTBED, *map(str, words), "--json"],
+            [TESTBED, *map(str, argv), "--json"],
             env=self.env | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -68,23 +68,23 @@ class Lab:
             cwd=ROOT,
         )
 
-    def testbed(self, *words: str | Path, within_s: float = 110, **env: str) -> Answer:
+    def testbed(self, *argv: str | Path, within_s: float = 110, **env: str) -> Answer:
         """Run a command to its end, which on a busy machine comes within this time (s)."""
-        process = self.command(*words, **env)
+        process = self.command(*argv, **env)
         out, err = process.communicate(timeout=within_s)
         answer = Answer(process.returncode, json.loads(out), err)
-        fits([*map(str, words)], answer.envelope)
+        fits([*map(str, argv)], answer.envelope)
         return answer
 
-    def up(self, plan: Path | str, *words: str, **env: str) -> Answer:
-        return self.testbed("up", "--topology", plan, *words, **env)
+    def up(self, plan: Path | str, *argv: str, **env: str) -> Answer:
+        return self.testbed("up", "--topology", plan, *argv, **env)
 
-    def ask(self, op: str, **words: object) -> dict[str, Any]:
+    def ask(self, op: str, **texts: object) -> dict[str, Any]:
         """A question to the lab itself, the keeper of the truth."""
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(10)
             link.connect(str(self.folder / "lab" / "control.sock"))
-            link.sendall(json.dumps({"op": op, **words}).encode() + b"\n")
+            link.sendall(json.dumps({"op": op, **texts}).encode() + b"\n")
             heard = b""
             while not heard.endswith(b"\n"):
                 heard += link.recv(1 << 20)
@@ -107,8 +107,8 @@ class Lab:
             for device in devices:
                 self.ask("settle", device=device, s=0.05)
 
-    def glass(self) -> dict[str, set[tuple[str, str]]]:
-        return {name: {(a, b) for a, b in pairs} for name, pairs in self.ask("glass")["glass"].items()}
+    def light(self) -> dict[str, set[tuple[str, str]]]:
+        return {name: {(a, b) for a, b in pairs} for name, pairs in self.ask("light")["light"].items()}
 
     def port(self, device: str) -> int:
         """The loopback port a device answers on."""
@@ -169,8 +169,8 @@ def lab(running_lab: Lab) -> Iterator[Lab]:
 def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A lab of the module's own, of the size that its SMALL gives the generator."""
     lab = Lab(tmp_path_factory.mktemp("small"))
-    words = [*request.module.SMALL, "--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
-    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    argv = [*request.module.SMALL, "--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
+    subprocess.run([sys.executable, "-m", "emulators.generate", *argv], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     lab.testbed("lab", "start").must()
     try:
         yield lab

@@ -22,7 +22,7 @@ from tests.drills.job_truth import Job
 from tests.end_to_end.conftest import ROOT, TESTBED, Answer, Lab
 
 pytestmark = [
-    pytest.mark.long,  # every point of a turn, in memory: tests/extensions/adapt/test_turning.py
+    pytest.mark.long,  # every point of a turn, in memory: tests/extensions/adapt/test_region_change.py
     pytest.mark.lab,
     pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
@@ -53,9 +53,9 @@ class Site(Lab):
         plan = self.plan("experts", LINKS, segments=[{"name": "ideal"}], job=JOB, adapt=ADAPT)
         self.up(plan).must()
 
-    def adapt(self, *words: str, **env: str) -> Answer:
+    def adapt(self, *argv: str, **env: str) -> Answer:
         """The adapter, to which something happens at one point of its way (tests/drills/deadly.py)."""
-        command = [sys.executable, "-m", "tests.drills.deadly", "service", "run", "adapt", *words, "--json"]
+        command = [sys.executable, "-m", "tests.drills.deadly", "service", "run", "adapt", *argv, "--json"]
         process = subprocess.Popen(command, env=self.env | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         out, err = process.communicate(timeout=120)
         return Answer(process.returncode, json.loads(out.splitlines()[-1]) if out else {}, err)
@@ -84,9 +84,9 @@ class Site(Lab):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Four hosts with two optical ports and one at a packet switch."""
     lab = Site(tmp_path_factory.mktemp("adapting"))
-    words = ["--hosts", "4", "--ports", "2", "--electrical", "ideal@40", "--rate-mbps", "100", "--free-ports"]
-    words += ["--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
-    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    argv = ["--hosts", "4", "--ports", "2", "--electrical", "ideal@40", "--rate-mbps", "100", "--free-ports"]
+    argv += ["--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
+    subprocess.run([sys.executable, "-m", "emulators.generate", *argv], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     lab.testbed("lab", "start").must()
     try:
         lab.bring_up()
@@ -102,7 +102,7 @@ def test_an_adapter_killed_with_the_light_gone_leaves_confirmed_routes_and_the_n
     assert len(site.confirmed()) == 1
     assert site.job.advances()
     again = site.adapt("--turns", "2").must()
-    assert (again["turns"], again["failures"]) == (2, 0)
+    assert (again["changes"], again["failures"]) == (2, 0)
     status = site.status()
     assert {host["generation"] for host in status["hosts"]} == site.confirmed()
     assert not status["unfinished"] and not status["drift"] and not status["locked_by"], status
@@ -153,7 +153,7 @@ def test_an_agent_killed_during_a_turn_costs_one_turn(site: Site, like: str) -> 
     mark.unlink()
     out, err = process.communicate(timeout=120)
     report = json.loads(out.splitlines()[-1])["data"]
-    assert process.returncode == 0 and report["turns"] == 3 and report["failures"] <= 2, (out, err)
+    assert process.returncode == 0 and report["changes"] == 3 and report["failures"] <= 2, (out, err)
     assert len(site.confirmed()) == 1
     assert site.job.gapless() == []
 
@@ -161,7 +161,7 @@ def test_an_agent_killed_during_a_turn_costs_one_turn(site: Site, like: str) -> 
 def test_a_device_that_restarts_in_a_turn_costs_one_turn(site: Site) -> None:
     site.ask("faults.add", device="ocs1", kind="reboot-keep", match="conn:add", count=1)
     report = site.adapt("--turns", "2").must()
-    assert report["turns"] == 2
+    assert report["changes"] == 2
     assert len(site.confirmed()) == 1 and site.job.gapless() == []
 
 
@@ -192,7 +192,7 @@ def test_a_fibre_cut_under_a_circuit_costs_its_circuit_and_no_iteration(site: Si
         for number in (1, 2):
             site.ask("fibre", name=f"f-gpu01-p{number}", cut=True)
         mended = next(event for event in events if event["event"] == "mended")
-        assert "gpu01:p" in mended["words"]
+        assert "gpu01:p" in mended["message"]
         assert site.job.advances()
     finally:
         process.terminate()
@@ -212,6 +212,6 @@ def test_an_adapter_in_the_background_stops_after_its_turn_and_before_the_plan_i
     assert second.exit_code == 4 and "another adapt service" in second.envelope["message"]
     time.sleep(5)
     stopped = site.testbed("service", "stop", "adapt").must()
-    assert stopped["stopped"] and stopped["state"]["turns"] > 0
+    assert stopped["stopped"] and stopped["state"]["changes"] > 0
     assert len(site.confirmed()) == 1 and not site.status()["drift"]
     assert not site.testbed("service", "stop", "adapt").must()["stopped"]

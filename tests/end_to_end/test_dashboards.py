@@ -50,5 +50,5 @@ def test_two_real_reconfigurations_show_wherever_something_was_recorded(lab: Lab
             empty += [] if answer["results"][0].get("series") else [f"{query}: {query.query}"]
     assert not empty, "\n".join(empty)
     assert {"reconfig", "reconfig_device", "device_phase", "circuit", "port", "phase", "verify", "optical"} <= recorded.keys()
-    elsewhere = ("testbed-turning", "testbed-traffic")  # these runs turned no slots, and nothing knew their job's traffic
+    elsewhere = ("testbed-schedules", "testbed-traffic")  # these runs turned no slots, and nothing knew their job's traffic
     assert asked > sum(query.dashboard not in elsewhere for query in QUERIES) / 2

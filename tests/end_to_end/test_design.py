@@ -39,9 +39,9 @@ def test_a_designed_plan_comes_up_and_ends_with_prediction_beside_measurement(la
     assert job["state"] == "finished"
     logs = lab.testbed("job", "logs").must()["lines"]
     assert not [line for lines in logs.values() for line in lines if "Traceback" in line]
-    told = lab.testbed("design", "compare").must()
-    figures = {row["figure"]: row for row in told["figures"]}
-    assert told["run"] == job["run"] and figures["iteration"]["measured"] == pytest.approx(job["iteration_ms"], rel=0.01)
+    result = lab.testbed("design", "compare").must()
+    figures = {row["figure"]: row for row in result["figures"]}
+    assert result["run"] == job["run"] and figures["iteration"]["measured"] == pytest.approx(job["iteration_ms"], rel=0.01)
     assert figures["all-reduce"]["off"] == pytest.approx(
         figures["all-reduce"]["measured"] / predicted["allreduce_ms"] - 1, abs=1e-3
     )
@@ -64,19 +64,19 @@ def test_a_second_job_is_designed_beside_the_first_and_leaves_its_circuits_and_i
     assert answer.envelope["hint"] == f"testbed up --topology {second} --as {name}" and name == "small-topoopt-2"
 
     lab.up(first).must()
-    glass, before = lab.glass(), lab.testbed("job", "status").must()
+    light, before = lab.light(), lab.testbed("job", "status").must()
     own = {"TESTBED_OWNER": name}
     try:
         job = lab.up(second, **own).must()["job"]
         assert job["workload"] == "replay" and job["ranks"] == 2
-        both, writes = lab.glass(), lab.writes()
-        assert all(pairs <= both[device] for device, pairs in glass.items()), "nothing of the first was touched"
-        assert sum(map(len, both.values())) == sum(map(len, glass.values())) + 2 * 4
+        both, writes = lab.light(), lab.writes()
+        assert all(pairs <= both[device] for device, pairs in light.items()), "nothing of the first was touched"
+        assert sum(map(len, both.values())) == sum(map(len, light.values())) + 2 * 4
         after = lab.testbed("job", "status").must()
         assert (after["state"], after["name"]) == ("running", before["name"]) and after["iterations"] > before["iterations"]
     finally:
         lab.testbed("down", "--yes", **own).must()
-    assert lab.glass() == glass and lab.writes() != writes and lab.testbed("job", "status").must()["state"] == "running"
+    assert lab.light() == light and lab.writes() != writes and lab.testbed("job", "status").must()["state"] == "running"
 
 
 @pytest.mark.long

@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.g
 
 def lab_of(folder: Path, driver: str, hosts: int, *more: str) -> Iterator[Lab]:
     lab = Lab(folder)
-    words = ["--driver", driver, "--hosts", str(hosts), "--free-ports", "--out", str(lab.inventory), "--state", str(folder / "lab")]
-    words += more
-    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    argv = ["--driver", driver, "--hosts", str(hosts), "--free-ports", "--out", str(lab.inventory), "--state", str(folder / "lab")]
+    argv += more
+    subprocess.run([sys.executable, "-m", "emulators.generate", *argv], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     lab.testbed("lab", "start").must()
     try:
         yield lab
@@ -87,8 +87,8 @@ def test_two_owners_use_one_wavelength_on_two_stretches_of_a_ring_and_a_third_li
     passing = roadm_ring.plan("passing", [("gpu01:p1", "gpu03:p2")], acceptance=budget)
     one = roadm_ring.up(passing, "--as", "one").must()
     assert (one["made"], one["pairs_ok"]) == (8, 2), "four modules each way"
-    beside = roadm_ring.plan("beside", [("gpu04:p1", "gpu06:p2")], acceptance=budget)
-    assert roadm_ring.up(beside, "--as", "two").must()["pairs_ok"] == 2
+    neighbour = roadm_ring.plan("beside", [("gpu04:p1", "gpu06:p2")], acceptance=budget)
+    assert roadm_ring.up(neighbour, "--as", "two").must()["pairs_ok"] == 2
     lit = {(h, p): port["light_from"] for h, host in roadm_ring.ask("status")["hosts"].items() for p, port in host["ports"].items()}
     assert {at: source for at, source in lit.items() if source} == {
         **{("gpu03", "2"): "gpu01:p1", ("gpu01", "1"): "gpu03:p2"},

@@ -22,18 +22,18 @@ HOSTS = 4
 def test_a_ring_comes_up_on_the_lab_of_a_family_or_two_and_all_hosts_reach_each_other(
     drivers: tuple[str, ...], tmp_path: Path
 ) -> None:
-    words = [word for driver in drivers for word in ("--driver", driver)]
-    started = CommandLine(tmp_path, tmp_path)("lab", "start", *words, "--hosts", HOSTS)
+    argv = [word for driver in drivers for word in ("--driver", driver)]
+    started = CommandLine(tmp_path, tmp_path)("lab", "start", *argv, "--hosts", HOSTS)
     inventory = Path(started["inventory"])
     testbed = CommandLine(inventory, tmp_path)
     try:
         done = testbed("up", "--topology", started["plan"])
         assert (done["pairs_ok"], done["pairs_total"]) == (HOSTS * (HOSTS - 1), HOSTS * (HOSTS - 1))
-        glass = testbed("lab", "status")["glass"]
-        assert len(glass) == len(drivers) and all(len(lit) >= HOSTS for lit in glass.values())
+        light = testbed("lab", "status")["light"]
+        assert len(light) == len(drivers) and all(len(lit) >= HOSTS for lit in light.values())
         assert testbed("up", "--topology", started["plan"])["writes"] == 0
     finally:
-        assert testbed("lab", "stop", *words)["stopped"]
+        assert testbed("lab", "stop", *argv)["stopped"]
 
 
 @pytest.mark.long

@@ -34,10 +34,10 @@ JOB = {"name": "mlp", "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "ar
 class Watching:
     """A guard in the foreground and what it says."""
 
-    def __init__(self, lab: Lab, *words: str) -> None:
-        command = [str(TESTBED), "service", "run", "guard", "--jsonl", "--hold", "300ms", "--look", "500ms", *words]
+    def __init__(self, lab: Lab, *argv: str) -> None:
+        command = [str(TESTBED), "service", "run", "guard", "--jsonl", "--hold", "300ms", "--look", "500ms", *argv]
         self.process = subprocess.Popen(command, env=lab.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-        self.said: list[dict[str, Any]] = []
+        self.reported: list[dict[str, Any]] = []
         self._news: queue.Queue[dict[str, Any]] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -54,10 +54,10 @@ class Watching:
                 event = self._news.get(timeout=give_up - time.monotonic())
             except queue.Empty:
                 break
-            self.said.append(event)
+            self.reported.append(event)
             if event["event"] == kind:
                 return event
-        raise AssertionError(f"no {kind!r} within {limit_s} s, but {[e['words'] for e in self.said]}")
+        raise AssertionError(f"no {kind!r} within {limit_s} s, but {[e['message'] for e in self.reported]}")
 
     def end(self) -> int:
         self.process.terminate()
@@ -102,8 +102,8 @@ def test_a_cut_fibre_is_said_within_a_second_traffic_goes_round_it_and_the_job_g
     assert dark["at"] - begin < 1.0 and dark["link"] == "gpu03:p1--gpu04:p1"
     rerouted = watching.wait("rerouted")
     assert rerouted["at"] - begin < 3.0 and rerouted["around"] == ["gpu03:p1--gpu04:p1"] and not rerouted["cut_off"]
-    where = [e for e in watching.said if e["event"] == "where"] or [watching.wait("where")]
-    assert "ocs1:3" in where[0]["words"] or "ocs1:19" in where[0]["words"]
+    where = [e for e in watching.reported if e["event"] == "where"] or [watching.wait("where")]
+    assert "ocs1:3" in where[0]["message"] or "ocs1:19" in where[0]["message"]
 
     status = small.testbed("status", "--exit-code")
     assert status.exit_code == 8
@@ -131,7 +131,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_others_stay_joined(small: Lab, 
         small.ask("fibre", name=name, cut=True)
     while not (found := watching.wait("rerouted"))["cut_off"]:
         pass
-    assert found["cut_off"] == ["gpu03"] and "cut off: gpu03; 3 hosts stay joined" in found["words"]
+    assert found["cut_off"] == ["gpu03"] and "cut off: gpu03; 3 hosts stay joined" in found["message"]
     small.ask("fibre", name="f-gpu03-p1", cut=False)
     small.ask("fibre", name="f-gpu03-p2", cut=False)
     watching.wait("restored", 30.0)
@@ -142,7 +142,7 @@ def test_an_up_that_avoids_the_fibre_takes_over_and_the_guard_stands_back_meanwh
     watching.wait("rerouted")
     plan = small.folder / "ring.json"
     report = small.up(plan, "--avoid", "f-gpu03-p1").must()
-    assert report["made"] == 2 and ("1.1.3", "1.1.4") in small.glass()["ocs3"]
+    assert report["made"] == 2 and ("1.1.3", "1.1.4") in small.light()["ocs3"]
     assert watching.wait("watching")["plan"] == "ring"
     small.ask("fibre", name="f-gpu03-p3", cut=True)
     assert watching.wait("rerouted")["around"] == ["gpu03:p3--gpu04:p3"], "it guards the ports the links have now"
@@ -158,7 +158,7 @@ def test_a_device_that_does_not_answer_is_said_and_everything_else_goes_on(small
     small.ask("faults.add", device="ocs2", kind="hang")
     try:
         lost = watching.wait("device lost", 40.0)
-        assert lost["device"] == "ocs2" and "its light stays as it is" in lost["words"]
+        assert lost["device"] == "ocs2" and "its light stays as it is" in lost["message"]
         status = small.testbed("status")
         assert status.exit_code == 5 and "ocs2" in status.envelope["message"] and len(status.envelope["data"]["hosts"]) == 4
         before = iterations(small)
@@ -198,7 +198,7 @@ def test_a_host_without_power_is_said_and_traffic_of_the_others_goes_round_it(sm
         small.ask("host.down", host="gpu04")  # it is gone until the lab starts anew, so this test is the last one
         while (found := guard.wait("rerouted", 40.0))["cut_off"] != ["gpu04"]:
             pass
-        assert "host lost" in {e["event"] for e in guard.said} or guard.wait("host lost", 40.0)["host"] == "gpu04"
+        assert "host lost" in {e["event"] for e in guard.reported} or guard.wait("host lost", 40.0)["host"] == "gpu04"
         status = small.testbed("status")
         assert status.exit_code == 5 and "gpu04" in status.envelope["message"]
         hosts = {h["name"]: h for h in status.envelope["data"]["hosts"]}

@@ -125,8 +125,8 @@ def test_a_job_of_other_ranks_starts_anew_and_one_that_died_is_launched_again(la
     back = lab.up(small).must()
     assert not back["nothing_to_do"] and back["job"]["state"] == "running" and back["job"]["run"] == back["run"]
     assert back["job"]["resumed_from"] >= 10
-    (said,) = [phase["detail"] for phase in back["phases"] if phase["name"] == "job"]
-    assert f"resumed after iteration {back['job']['resumed_from']}" in said
+    (reported,) = [phase["detail"] for phase in back["phases"] if phase["name"] == "job"]
+    assert f"resumed after iteration {back['job']['resumed_from']}" in reported
     assert lab.testbed("status").envelope["data"]["ok"]
 
 

@@ -25,8 +25,8 @@ def tables(lab: Lab) -> dict[str, list[str]]:
     found = {}
     for name, host in lab.ask("status")["hosts"].items():
 
-        def ip(*words: str, pid: int = int(host["pid"])) -> str:
-            inside = ["nsenter", "-t", str(pid), "-n", "ip", *words]
+        def ip(*argv: str, pid: int = int(host["pid"])) -> str:
+            inside = ["nsenter", "-t", str(pid), "-n", "ip", *argv]
             return subprocess.run(inside, capture_output=True, text=True, check=True).stdout
 
         table = str(json.loads(ip("-j", "rule", "show", "pref", "7000"))[0]["table"])
@@ -48,5 +48,5 @@ def test_prefixes_come_and_go_with_a_change_and_its_rollback_and_what_was_not_as
     back = small.testbed("rollback", "--yes", within_s=250).must()
     assert (back["pairs_ok"], back["pairs_unasked"]) == (756, 0)
     assert tables(small) == before
-    rungs = {rung["name"]: rung for rung in small.testbed("verify", TESTBED_VERIFY_PAIRS="200").must()["rungs"]}
-    assert rungs["forwarding"]["pairs"]["asked"] == 200 and rungs["identity"]["detail"] == "neighbours 112/112"
+    levels = {level["name"]: level for level in small.testbed("verify", TESTBED_VERIFY_PAIRS="200").must()["levels"]}
+    assert levels["forwarding"]["pairs"]["asked"] == 200 and levels["identity"]["detail"] == "neighbours 112/112"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.crash_points import HERE, THERE
+from tests.drills.crash_points import HERE, OTHER
 from tests.drills.job_truth import HOSTS, Launch
 from tests.drills.living_jobs import ACROSS, FROM, RINGS, TO, Case, LivingJobs, cycle
 from tests.drills.living_trouble import Trouble
@@ -22,12 +22,12 @@ def test_after_turns_to_other_rings_and_back_the_weights_are_those_of_a_replay(l
     drill = LivingJobs(lab, seed=1401)
     first = lab.up(drill.held[HERE, "never"]).must()
     run = first["job"]["run"]
-    for side in (THERE, HERE):
+    for side in (OTHER, HERE):
         report = lab.up(drill.held[side, "never"], "--job", "live").must()
-        assert report["job"]["run"] == run and report["turn"]["after"] > 0, report
+        assert report["job"]["run"] == run and report["ring_change"]["after"] > 0, report
         assert not drill.layout(side)
     assert not drill.job.gapless() and drill.job.lines("iterations.jsonl")[0]["iter"] == 1
-    assert [t["after"] for t in drill.job.lines("turns.jsonl")][-1] == report["turn"]["after"]
+    assert [t["after"] for t in drill.job.lines("ring_changes.jsonl")][-1] == report["ring_change"]["after"]
     assert not Trouble(drill).weights()
 
 
@@ -50,10 +50,10 @@ def test_over_other_circuits_on_the_same_rings_the_weights_are_those_of_a_job_ne
         assert report["made"] and report["job"]["run"] == run
     assert drill.job.advances(1) and not drill.job.gapless()
     stopped = lab.testbed("job", "stop").must()
-    said = drill.job.summary()
-    assert said["weights_identical"] and said["iterations"] == stopped["iterations"]
-    never_moved = Launch([[HOSTS.index(host) for host in one] for one in RINGS[HERE]], [], said["iterations"])
-    assert drill.job.replayed(tmp_path, drill.args, [never_moved]) == said["weights_sha256"]
+    reply = drill.job.summary()
+    assert reply["weights_identical"] and reply["iterations"] == stopped["iterations"]
+    never_moved = Launch([[HOSTS.index(host) for host in one] for one in RINGS[HERE]], [], reply["iterations"])
+    assert drill.job.replayed(tmp_path, drill.args, [never_moved]) == reply["weights_sha256"]
 
 
 @pytest.mark.long

@@ -29,14 +29,19 @@ def test_a_running_job_changes_its_rings_there_and_back_and_pauses(lab: Lab) -> 
 
     shown = lab.testbed("plan", two).must()["job_change"]
     assert shown == "mlp goes on; its rings change at the end of an iteration"
-    there = lab.up(two, "--job", "live").must()
-    assert there["job"]["run"] == started and there["job"]["state"] == "running", "the same job goes on"
-    turn = there["turn"]
-    assert turn["after"] > 0 and turn["note"] == "" and turn["stood_ms"] is not None and turn["prepare_ms"] > 0
-    assert {"prepare", "turn"} <= {phase["name"] for phase in there["phases"]} and not there["notes"]
+    other = lab.up(two, "--job", "live").must()
+    assert other["job"]["run"] == started and other["job"]["state"] == "running", "the same job goes on"
+    ring_change = other["ring_change"]
+    assert (
+        ring_change["after"] > 0
+        and ring_change["note"] == ""
+        and ring_change["paused_ms"] is not None
+        and ring_change["prepare_ms"] > 0
+    )
+    assert {"prepare", "ring_change"} <= {phase["name"] for phase in other["phases"]} and not other["notes"]
 
     back = lab.testbed("rollback").must()
-    assert back["plan"] == "one" and back["job"]["run"] == started and back["turn"]["after"] > turn["after"]
+    assert back["plan"] == "one" and back["job"]["run"] == started and back["ring_change"]["after"] > ring_change["after"]
 
     long = lab.testbed("job", "pause", "--for", "2h")
     assert long.exit_code == 7 and "a hold longer than its lease" in long.envelope["message"], long
@@ -55,8 +60,8 @@ def test_a_running_job_changes_its_rings_there_and_back_and_pauses(lab: Lab) -> 
     found = records(lab, started)
     assert [r["iter"] for r in found] == list(range(1, len(found) + 1)), "no iteration is lost or repeated"
     moves = [(r["iter"], r["move"]) for r in found if "move" in r]
-    assert [at for at, _ in moves[:2]] == [turn["after"] + 1, back["turn"]["after"] + 1]
-    assert [move for _, move in moves[:2]] == [turn["move"], back["turn"]["move"]]
+    assert [at for at, _ in moves[:2]] == [ring_change["after"] + 1, back["ring_change"]["after"] + 1]
+    assert [move for _, move in moves[:2]] == [ring_change["move"], back["ring_change"]["move"]]
 
 
 @pytest.mark.long
@@ -64,8 +69,8 @@ def test_an_unconfirmed_change_gives_the_job_its_rings_back(lab: Lab) -> None:
     one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
     two = lab.plan("two", ring((1, 2)) + ring((3, 4)), job=job([FORWARD, BACKWARD]))
     started = lab.up(one).must()["job"]["run"]
-    there = lab.up(two, "--job", "live", "--confirm-within", "4s").must()
-    assert there["job"]["run"] == started and there["turn"]["after"] > 0
+    other = lab.up(two, "--job", "live", "--confirm-within", "4s").must()
+    assert other["job"]["run"] == started and other["ring_change"]["after"] > 0
     until = time.monotonic() + 90
     while lab.testbed("status").must()["plan"] != "one":
         assert time.monotonic() < until, "it is not taken back"
@@ -82,9 +87,9 @@ def test_a_paused_job_goes_on_with_the_next_change_and_turns(lab: Lab) -> None:
     two = lab.plan("two", ring((1, 2)) + ring((3, 4)), job=job([FORWARD, BACKWARD]))
     started = lab.up(one).must()["job"]["run"]
     lab.testbed("job", "pause").must()
-    there = lab.up(two).must()
-    assert there["notes"] == ["job mlp was paused; this change ended its pause"]
-    assert (there["job"]["run"], there["job"]["state"]) == (started, "running") and there["turn"]["note"] == ""
+    other = lab.up(two).must()
+    assert other["notes"] == ["job mlp was paused; this change ended its pause"]
+    assert (other["job"]["run"], other["job"]["state"]) == (started, "running") and other["ring_change"]["note"] == ""
 
 
 @pytest.mark.long
@@ -92,6 +97,6 @@ def test_the_job_pauses_while_it_is_dark_if_the_plan_says_so(lab: Lab) -> None:
     one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
     two = lab.plan("two", ring((3, 4)), job=job([FORWARD, BACKWARD]), transition={"hold": "always"})
     started = lab.up(one).must()["job"]["run"]
-    there = lab.up(two, "--job", "live").must()
-    assert there["job"]["run"] == started and there["turn"]["mode"] == "hold"
-    assert "hold" in [phase["name"] for phase in there["phases"]]
+    other = lab.up(two, "--job", "live").must()
+    assert other["job"]["run"] == started and other["ring_change"]["mode"] == "hold"
+    assert "hold" in [phase["name"] for phase in other["phases"]]

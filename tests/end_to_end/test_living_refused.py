@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.drills.crash_points import HERE, THERE
+from tests.drills.crash_points import HERE, OTHER
 from tests.drills.living_jobs import LivingJobs
 from tests.end_to_end.conftest import Lab
 
@@ -30,9 +30,9 @@ def stopped(pids: list[int]) -> Iterator[None]:
 
 
 def short(drill: LivingJobs, boundary_s: float) -> None:
-    """Rewrite the plan `there` with this bound."""
-    drill.held[THERE, "never"].write_text(
-        drill.held[THERE, "never"].read_text().replace('{"hold"', f'{{"boundary_s": {boundary_s}, "hold"')
+    """Rewrite the plan `present` with this bound."""
+    drill.held[OTHER, "never"].write_text(
+        drill.held[OTHER, "never"].read_text().replace('{"hold"', f'{{"boundary_s": {boundary_s}, "hold"')
     )
 
 
@@ -43,30 +43,30 @@ def test_a_silent_rank_is_named_and_nothing_is_changed(lab: Lab) -> None:
     short(drill, 3)
     run = lab.up(drill.held[HERE, "never"]).must()["job"]["run"]
     drill.run = run
-    writes, glass = lab.writes(), lab.glass()
+    writes, light = lab.writes(), lab.light()
     with stopped(drill.job.ranks("gpu04")):
-        answer = lab.up(drill.held[THERE, "never"], "--job", "live")
+        answer = lab.up(drill.held[OTHER, "never"], "--job", "live")
         assert answer.exit_code not in (0, 7), answer
         assert "gpu04" in answer.envelope["message"] and re.search(r"\d+(\.\d+)? s", answer.envelope["message"]), answer
-        assert (lab.writes(), lab.glass()) == (writes, glass)
+        assert (lab.writes(), lab.light()) == (writes, light)
         status = lab.testbed("status").envelope["data"]
         assert status["plan"] == HERE and not status["unfinished"]
     assert not drill.lives() and not drill.quiet() and not drill.layout(HERE)
-    assert lab.up(drill.held[THERE, "never"], "--job", "live").must()["job"]["run"] == run
+    assert lab.up(drill.held[OTHER, "never"], "--job", "live").must()["job"]["run"] == run
 
 
 @pytest.mark.long
 def test_a_boundary_that_does_not_come_in_time_changes_nothing(lab: Lab) -> None:
     drill = LivingJobs(lab, seed=1412)
-    for plan in {drill.held[HERE, "never"], drill.held[THERE, "never"]}:
+    for plan in {drill.held[HERE, "never"], drill.held[OTHER, "never"]}:
         plan.write_text(plan.read_text().replace('"hidden": 512, "batch": 8', '"hidden": 2048, "batch": 1024'))
     short(drill, 1)
     drill.run = lab.up(drill.held[HERE, "never"]).must()["job"]["run"]
-    writes, glass = lab.writes(), lab.glass()
-    answer = lab.up(drill.held[THERE, "never"], "--job", "live")
+    writes, light = lab.writes(), lab.light()
+    answer = lab.up(drill.held[OTHER, "never"], "--job", "live")
     assert answer.exit_code not in (0, 7) and "iteration" in answer.envelope["message"], answer
     assert re.search(r"\b1(\.0)? s\b", answer.envelope["message"]), answer
-    assert (lab.writes(), lab.glass()) == (writes, glass)
+    assert (lab.writes(), lab.light()) == (writes, light)
     assert not drill.lives() and not drill.quiet() and not drill.layout(HERE)
 
 
@@ -77,9 +77,9 @@ def test_a_pause_ends_by_word_or_by_itself_and_has_a_limit(lab: Lab) -> None:
     drill.run = lab.up(drill.held[HERE, "never"]).must()["job"]["run"]
     idle = lab.testbed("job", "resume")
     assert idle.exit_code and "is not paused" in idle.envelope["message"], idle
-    for words, said in (("2h", "3600 s"), ("0s", "--for"), ("soon", "--for")):
-        refused = lab.testbed("job", "pause", "--for", words)
-        assert refused.exit_code and said in refused.envelope["message"], refused
+    for text, output in (("2h", "3600 s"), ("0s", "--for"), ("soon", "--for")):
+        refused = lab.testbed("job", "pause", "--for", text)
+        assert refused.exit_code and output in refused.envelope["message"], refused
     assert drill.job.advances(2)
 
     lab.testbed("job", "pause", "--for", "10m").must()
@@ -102,16 +102,16 @@ def test_a_turn_while_another_is_under_way_is_refused_with_who_and_since_when(la
     drill.run = lab.up(drill.held[HERE, "never"]).must()["job"]["run"]
     writes = lab.writes()
     with stopped(drill.job.ranks("gpu04")):
-        first = lab.command("up", "--topology", drill.held[THERE, "never"], "--job", "live")
+        first = lab.command("up", "--topology", drill.held[OTHER, "never"], "--job", "live")
         give_up = time.monotonic() + 60
         while "stage" not in lab.steps() or not lab.holders():
             assert time.monotonic() < give_up and first.poll() is None
             time.sleep(0.02)
-        for words in (("up", "--topology", drill.held[HERE, "always"], "--job", "live"), ("job", "pause")):
-            second = lab.testbed(*words)
+        for argv in (("up", "--topology", drill.held[HERE, "always"], "--job", "live"), ("job", "pause")):
+            second = lab.testbed(*argv)
             assert second.exit_code == 4 and lab.writes() == writes, second
-            assert re.search(rf"\(pid {first.pid}\) since \d\d:\d\d:\d\d: up {THERE}", second.envelope["message"]), second
+            assert re.search(rf"\(pid {first.pid}\) since \d\d:\d\d:\d\d: up {OTHER}", second.envelope["message"]), second
             assert "--wait" in second.envelope["hint"]
     out, _ = first.communicate(timeout=100)
     assert first.returncode == 0, out
-    assert not drill.lives() and not drill.layout(THERE)
+    assert not drill.lives() and not drill.layout(OTHER)

@@ -28,8 +28,8 @@ HOSTS = [f"gpu{number:02d}" for number in range(1, 7)]
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     lab = Lab(tmp_path_factory.mktemp("lookahead"))
-    words = ["--look-ahead", "--free-ports", "--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
-    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    argv = ["--look-ahead", "--free-ports", "--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
+    subprocess.run([sys.executable, "-m", "emulators.generate", *argv], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     page = lab.inventory / "devices.yml"
     page.write_text(page.read_text().replace("time_scale: 60", f"time_scale: {SCALE}"))
     lab.testbed("lab", "start").must()
@@ -120,7 +120,7 @@ def test_what_is_wired_ahead_is_taken_out_by_rollback_and_by_down(ahead: Lab) ->
     assert plugged(ahead) == before and heard(ahead) == joined([1, 2, 3, 4, 5, 6])
     ahead.testbed("plan", "--prewire", "--topology", second).must()
     ahead.testbed("down", "--yes").must()
-    assert ahead.glass()["flip1"] == plugged(ahead) == set()
+    assert ahead.light()["flip1"] == plugged(ahead) == set()
 
 
 def test_a_robot_that_fails_while_it_wires_ahead_harms_nobody_and_is_asked_again(ahead: Lab) -> None:

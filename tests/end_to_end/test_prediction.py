@@ -48,10 +48,10 @@ def slow(tmp_path: Path) -> Iterator[Lab]:
     own.testbed("lab", "stop").must()
 
 
-def off(lab: Lab, plan: Path, *words: str) -> dict[str, float]:
+def off(lab: Lab, plan: Path, *argv: str) -> dict[str, float]:
     """Run the plan's job; by how much its quickest iteration, and the all-reduce of the quickest, are off what was predicted."""
     predicted = json.loads(plan.read_text())["predicted"]
-    job = lab.testbed(*words).must()
+    job = lab.testbed(*argv).must()
     job = job.get("job", job)
     while job["state"] in ("starting", "running"):
         job = lab.testbed("job", "status").must()
@@ -61,14 +61,14 @@ def off(lab: Lab, plan: Path, *words: str) -> dict[str, float]:
     figures = ("iter_ms", "iteration_ms"), ("allreduce_ms", "allreduce_ms")
     print(
         job["run"],
-        words,
+        argv,
         [r["iter_ms"] for r in seen],
         [r["allreduce_ms"] for r in seen],
         predicted["iteration_ms"],
         predicted["allreduce_ms"],
         __import__("time").monotonic(),
     )
-    return {there: min(record[here] for record in seen) / predicted[there] - 1 for here, there in figures}
+    return {other: min(record[here] for record in seen) / predicted[other] - 1 for here, other in figures}
 
 
 @pytest.mark.long

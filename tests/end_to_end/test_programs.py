@@ -95,7 +95,7 @@ def test_a_program_that_knows_nothing_of_the_project_runs_is_seen_and_keeps_over
     (file,) = (owned.folder / "state" / "runs" / started["run"]).glob("*.iterations.jsonl")
     assert json.loads(file.read_text().splitlines()[1]).items() >= {"iter": 2, "loss": 1.0}.items()
     other = owned.up(owned.plan("other", ring((1, 2)), job=job([HOSTS[::-1]], scale=2))).must()
-    assert other["job"]["run"] == started["run"] and other["turn"] is None, "its connections do not follow the rings"
+    assert other["job"]["run"] == started["run"] and other["ring_change"] is None, "its connections do not follow the rings"
     stopped = owned.testbed("job", "stop").must()
     assert stopped["state"] == "stopped" and set(stopped["exit_codes"].values()) <= {0}
 
@@ -129,8 +129,8 @@ def test_a_program_resumes_is_replaced_when_its_files_change_and_shows_in_every_
     assert live.exit_code != 0 and "job.args.scale differ" in live.envelope["message"], "as with the project's own programs"
     kept = owned.up(owned.plan("kept", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "keep").must()["job"]
     assert kept["run"] == again["run"]
-    anew = owned.up(owned.plan("anew", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "restart").must()["job"]
-    assert anew["run"] != again["run"] and anew["resumed_from"] == 0, "another scale trains other weights"
+    once_more = owned.up(owned.plan("again", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "restart").must()["job"]
+    assert once_more["run"] != again["run"] and once_more["resumed_from"] == 0, "another scale trains other weights"
 
 
 @pytest.mark.long
@@ -146,7 +146,7 @@ def test_what_a_program_lacks_is_said_before_light_moves_and_iterations_that_do_
     declared.write_text(DECLARED.replace("    args:", "    user: no-such-user\n    args:"))
     absent = owned.up(plan)
     assert "no user no-such-user on this host" in absent.envelope["message"], absent
-    assert owned.writes() == before and not any(owned.glass().values()), "nothing moved"
+    assert owned.writes() == before and not any(owned.light().values()), "nothing moved"
 
     declared.write_text(DECLARED.replace("    args:", "    user: nobody\n    args:"))
     up = owned.up(plan).must()["job"]

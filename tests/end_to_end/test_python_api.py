@@ -48,7 +48,7 @@ async def test_a_script_and_the_command_line_see_one_lab(lab: Lab, places: dict[
     async with AsyncLab.open(**places) as other:
         assert (await other.status()).plan == "pair"
         assert (await other.down()).removed == 12
-    assert not any(lab.glass().values())
+    assert not any(lab.light().values())
 
 
 @pytest.mark.long
@@ -67,7 +67,7 @@ def test_an_interrupted_change_is_rolled_back_and_recorded(lab: Lab, places: dic
         assert isinstance(caught.value.__cause__, optical_testbed.Interrupted)
         assert script.runs(1)[0].status == "rolled-back"
         assert not script.status().plan
-    assert not any(lab.glass().values())
+    assert not any(lab.light().values())
 
 
 @pytest.mark.long
@@ -84,7 +84,7 @@ async def test_a_job_is_paused_resumed_moved_and_stopped_from_a_coroutine(lab: L
             await script.job.wait(iterations=10**9, timeout_s=3)
         assert (await script.job.resume()).state == "running"
         moved = await script.up(content("two", ring((3, 4)), job=job | {"rings": [HOSTS, back]}), job="live")
-        assert moved.turn is not None and moved.turn.stood_ms is not None and not moved.turn.note
+        assert moved.ring_change is not None and moved.ring_change.paused_ms is not None and not moved.ring_change.note
         stopped = await script.job.stop()
         assert stopped.state == "stopped" and stopped.iterations > up.job.iterations
         rows = await script.job.records()

@@ -56,16 +56,16 @@ def rows(lab: Lab) -> dict[int, dict[str, Any]]:
 def state(lab: Lab, number: int, *wanted: str) -> dict[str, Any]:
     """The row of a job, once it is in one of these states."""
 
-    def there() -> dict[str, Any]:
+    def other() -> dict[str, Any]:
         row = rows(lab)[number]
         assert row["state"] != "failed" or "failed" in wanted, row["why"]
         return row if row["state"] in wanted else {}
 
-    return dict(until(there))
+    return dict(until(other))
 
 
 def circuits(lab: Lab) -> int:
-    return sum(len(pairs) for pairs in lab.glass().values())
+    return sum(len(pairs) for pairs in lab.light().values())
 
 
 def worker(lab: Lab) -> int:
@@ -84,7 +84,7 @@ def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_t
     lab, workload = queue, tmp_path / "small.yaml"
     workload.write_text(WORKLOAD)
     lab.up(lab.plan("bobs", [("gpu05:p1", "gpu06:p1")]), "--no-job", **BOB).must()
-    bobs = lab.glass()
+    bobs = lab.light()
     job = {"name": "mlp", "workload": "train", "ranks": HOSTS, "rings": [HOSTS]}
     args = {"iterations": 0, "hidden": 64, "checkpoint_every": 10}
     training = lab.plan("training", ring((1, 2)), job={**job, "args": args})
@@ -97,11 +97,11 @@ def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_t
     lab.testbed(
         "job", "queue", "add", workload, "--hosts", "4", "--for", "10m", "--iterations", "600", "--method", "ring", **ANN
     ).must()
-    beside = state(lab, 2, "running")
-    assert set(beside["hosts"]) == set(HOSTS[:4]) and lab.testbed("verify", "--as", "ann.q2").must()
-    assert all(pairs <= lab.glass()[device] for device, pairs in bobs.items()), "bob's light stays"
+    neighbours = state(lab, 2, "running")
+    assert set(neighbours["hosts"]) == set(HOSTS[:4]) and lab.testbed("verify", "--as", "ann.q2").must()
+    assert all(pairs <= lab.light()[device] for device, pairs in bobs.items()), "bob's light stays"
     assert "finished after 600 iterations" in state(lab, 2, "done")["why"]
-    assert lab.glass() == bobs
+    assert lab.light() == bobs
 
     lab.testbed("down", "--yes", **BOB).must()
     state(lab, 1, "starting")

@@ -51,13 +51,13 @@ def test_the_guard_restarts_a_job_replaces_a_host_and_a_second_guard_goes_on_whe
         first = trained(small, 20)
         assert first["resumed_from"] >= 10, "it goes on from a checkpoint"
         send(small.env, "gpu03", signal.SIGSTOP)
-        said = guard.wait("recovering", 90.0)  # after the pause of a second attempt in a row
-        assert "no rank has moved for" in said["words"]
+        reply = guard.wait("recovering", 90.0)  # after the pause of a second attempt in a row
+        assert "no rank has moved for" in reply["message"]
         guard.wait("recovered", 60.0)
         second = trained(small, first["resumed_from"] + first["iterations"] + 5)
         small.ask("host.down", host="gpu04")
-        said = guard.wait("recovering", 120.0)
-        assert said["action"] == "evict" and "gpu04 -> gpu05" in said["words"]
+        reply = guard.wait("recovering", 120.0)
+        assert reply["action"] == "evict" and "gpu04 -> gpu05" in reply["message"]
         guard.wait("recovered", 120.0)
         third = trained(small, second["resumed_from"] + second["iterations"])
         assert third["resumed_from"] >= second["resumed_from"], "with the weights of the others"
@@ -86,8 +86,8 @@ def test_a_person_moves_a_running_job_off_a_host_and_back(small: Lab) -> None:
     trained(small, 8)
     report = small.testbed("job", "evict", "gpu02", "--spare", "gpu06").must()
     assert report["job"]["resumed_from"] >= 5 and report["job"]["state"] == "running"
-    for words, code in ((("gpu02",), 2), (("gpu06", "--spare", "gpu01"), 3), (("gpu06", "--spare", "gpu99"), 2)):
-        refused = small.testbed("job", "evict", *words)
+    for argv, code in ((("gpu02",), 2), (("gpu06", "--spare", "gpu01"), 3), (("gpu06", "--spare", "gpu99"), 2)):
+        refused = small.testbed("job", "evict", *argv)
         assert refused.exit_code == code and refused.envelope["hint"], refused.envelope
     small.testbed("tagout", "gpu05", "--reason", "a fan").must()
     refused = small.testbed("job", "evict", "gpu06", "--spare", "gpu05")

@@ -30,13 +30,13 @@ def stopped(lab: Lab, number: signal.Signals, settle_s: float = 3.0) -> tuple[An
 
 def test_rollback_brings_back_exactly_what_was_and_a_second_one_undoes_it(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
-    was = lab.glass()
+    was = lab.light()
     lab.up(lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])).must()
-    moved = lab.glass()
+    moved = lab.light()
     back = lab.testbed("rollback").must()
     assert (back["verb"], back["plan"], back["pairs_ok"]) == ("rollback", "ring", 30)
-    assert lab.glass() == was and lab.testbed("verify").must()["ok"]
-    assert lab.testbed("rollback").must()["plan"] == "moved" and lab.glass() == moved
+    assert lab.light() == was and lab.testbed("verify").must()["ok"]
+    assert lab.testbed("rollback").must()["plan"] == "moved" and lab.light() == moved
 
 
 @pytest.mark.long
@@ -45,33 +45,33 @@ def test_rollback_of_the_first_plan_leaves_nothing(lab: Lab) -> None:
     assert lab.testbed("rollback", run).must()["left"] == []
     status = lab.testbed("status").must()
     assert not status["plan"] and not status["drift"] and {h["generation"] for h in status["hosts"]} == {None}
-    assert not any(lab.glass().values())
+    assert not any(lab.light().values())
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", ["resume", "rollback"])
-def test_what_a_killed_run_left_is_told_and_both_ways_on_converge(lab: Lab, way: str) -> None:
+@pytest.mark.parametrize("direction", ["resume", "rollback"])
+def test_what_a_killed_run_left_is_told_and_both_ways_on_converge(lab: Lab, direction: str) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
-    was = lab.glass()
+    was = lab.light()
     stopped(lab, signal.SIGKILL)
     (left,) = lab.testbed("status").envelope["data"]["unfinished"]
     assert left["status"] == "died" and left["what"] == "up moved" and left["undo"] == f"testbed rollback {left['run']}"
-    report = lab.testbed(way, left["run"]).must()
+    report = lab.testbed(direction, left["run"]).must()
     assert left["run"] in report["notes"][0], "the command begins by saying what was left"
     status = lab.testbed("status").must()
-    assert status["ok"] and not status["unfinished"] and status["plan"] == ("moved" if way == "resume" else "ring")
-    assert (lab.glass() == was) == (way == "rollback")
+    assert status["ok"] and not status["unfinished"] and status["plan"] == ("moved" if direction == "resume" else "ring")
+    assert (lab.light() == was) == (direction == "rollback")
     assert lab.testbed("verify").must()["ok"]
 
 
 @pytest.mark.long
 def test_an_interrupted_change_is_taken_back_and_says_so(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
-    was = lab.glass()
+    was = lab.light()
     answer, _ = stopped(lab, signal.SIGINT, 1.0)
     assert answer is not None and answer.exit_code == 130, answer
     assert "rolled back, everything is as before" in answer.envelope["message"]
-    assert lab.glass() == was and lab.testbed("verify").must()["ok"]
+    assert lab.light() == was and lab.testbed("verify").must()["ok"]
 
 
 def pair(lab: Lab) -> Path:
@@ -105,8 +105,8 @@ def test_a_user_of_jobs_who_was_deleted_is_missed_and_the_next_up_adds_it_again(
 
 def test_after_a_power_cut_of_everything_the_plan_is_restored(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
-    was = lab.glass()
+    was = lab.light()
     lab.testbed("lab", "stop").must()
     report = lab.testbed("restore").must()
     assert (report["verb"], report["plan"], report["pairs_ok"]) == ("restore", "ring", 30)
-    assert lab.glass() == was and lab.testbed("status").must()["ok"]
+    assert lab.light() == was and lab.testbed("status").must()["ok"]

@@ -31,16 +31,16 @@ def labs_of(lab: Lab) -> list[Path]:
 def test_a_rehearsed_change_writes_nothing_and_is_then_made_with_both_figures_side_by_side(lab: Lab) -> None:
     lab.up(lab.plan("first", ring((1, 2)), job=JOB)).must()
     other = lab.plan("other", ring((3, 4)), job=JOB)
-    writes, glass, labs = lab.writes(), lab.glass(), labs_of(lab)
+    writes, light, labs = lab.writes(), lab.light(), labs_of(lab)
     seen = lab.testbed("plan", "--rehearse", "--topology", other).must()
-    assert (lab.writes(), lab.glass(), labs_of(lab)) == (writes, glass, labs)
+    assert (lab.writes(), lab.light(), labs_of(lab)) == (writes, light, labs)
     assert seen["ok"] and seen["dark_ms"] > 0 and seen["back"]["failed"] == "" and seen["notes"] == []
     assert {p["name"] for p in seen["phases"]} >= {"stage", "switch", "link", "verify"}
     made = lab.testbed("up", "--topology", other, "--rehearse", "--yes").must()
     assert made["made"] == sum(len(d["made"]) for d in made["rehearsed"]["diff"])
-    rows = {row["what"]: row for row in made["beside"]}
+    rows = {row["what"]: row for row in made["comparison"]}
     assert all(rows[name]["rehearsed_ms"] and rows[name]["measured_ms"] for name in ("dark", "total", "phase switch"))
-    assert lab.testbed("run", "show", made["run"]).must()["beside"] == made["beside"]
+    assert lab.testbed("run", "show", made["run"]).must()["comparison"] == made["comparison"]
 
 
 @pytest.mark.long

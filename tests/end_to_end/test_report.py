@@ -29,11 +29,13 @@ def recomputed(lab: Lab, page: Page, folder: Path) -> None:
 def test_the_report_of_a_real_move_says_what_happened_and_every_number_can_be_had_again(lab: Lab, tmp_path: Path) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     up = lab.up(lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])).must()
-    said = lab.testbed("experiment", "report", "--out", tmp_path / "page.html", "--figures", tmp_path / "figures").must()
+    result = lab.testbed("experiment", "report", "--out", tmp_path / "page.html", "--figures", tmp_path / "figures").must()
     page = Page((tmp_path / "page.html").read_text())
     recomputed(lab, page, tmp_path)
     answer = page.numbers["answers"]["reconfigs"]
-    assert said["runs"] == [up["run"]] and dict(zip(answer["columns"], answer["rows"][0], strict=True))["dark_ms"] == up["dark_ms"]
+    assert (
+        result["runs"] == [up["run"]] and dict(zip(answer["columns"], answer["rows"][0], strict=True))["dark_ms"] == up["dark_ms"]
+    )
     assert "5 kept" in page.text and "1 made" in page.text and "1 broken" in page.text
     assert "emulated lab, time scale x1" in page.text and f"testbed up --topology {lab.folder}/moved.json --json" in page.text
     assert "expected 50 ms by data sheet" in page.text
@@ -44,12 +46,12 @@ def test_the_report_of_a_real_move_says_what_happened_and_every_number_can_be_ha
 @pytest.mark.long
 def test_two_real_plans_are_compared_and_everything_is_as_before(lab: Lab, tmp_path: Path) -> None:
     lab.up(lab.plan("first", ring((3, 4)))).must()
-    before = lab.glass()
+    before = lab.light()
     a, b = lab.plan("a", ring((1, 2)), job=JOB), lab.plan("b", ring((1, 2), 5), job=JOB)
     found = lab.testbed("experiment", "compare", a, b, "--repeats", "2", "--iterations", "8").must()
     assert [slot["arm"] for slot in found["slots"]] == ["a", "b", "b", "a"] and found["complete"]
     assert found["verdict"]["measured"] == [2, 2] and found["verdict"]["iterations"] == [16, 16]
-    assert lab.glass() == before and found["left"] == "as it was before: first is up"
+    assert lab.light() == before and found["left"] == "as it was before: first is up"
     assert lab.testbed("status").must()["plan"] == "first" and lab.testbed("job", "status").must()["state"] == "stopped"
     page = Page(Path(found["report"]).read_text())
     recomputed(lab, page, tmp_path)

@@ -41,7 +41,7 @@ def starved(found: dict[str, Any]) -> bool:
 
 def test_a_scenario_on_the_lab_that_is_up_is_judged_and_everything_is_as_before(lab: Lab, tmp_path: Path) -> None:
     lab.up(lab.plan("first", ring((3, 4)))).must()
-    before = lab.glass()
+    before = lab.light()
     a, b = lab.plan("a", ring((1, 2)), job=JOB), lab.plan("b", ring((1, 2), 5), job=JOB)
     arms = f"lab: any\ntenants: {{me: {{plan: {a}}}}}\narms: {{a: {{}}, b: {{plan: {b}}}}}\ndiffers: [plan.links]\n"
     file = tmp_path / "scenario.yaml"
@@ -53,7 +53,7 @@ def test_a_scenario_on_the_lab_that_is_up_is_judged_and_everything_is_as_before(
         assert found["outcome"] == outcome and answer.exit_code == (0 if outcome == "claim holds" else 8)
     assert [slot["arm"] for slot in found["slots"]][:2] == ["a", "b"]
     assert all(slot["slowed"]["share"] > 0 and slot["slowed"]["rank"].startswith("gpu") for slot in found["slots"])
-    assert found["left"] == "as it was before: me: first is up" and lab.glass() == before
+    assert found["left"] == "as it was before: me: first is up" and lab.light() == before
     assert found["environment"]["offloads"]["of"] == "gpu01:opt1" and found["environment"]["cores"] == os.cpu_count()
     page = Page(Path(found["report"]).read_text())
     assert (starved(found) or "Refuted." in page.text) and "waited for processors" in page.text

@@ -39,7 +39,7 @@ def agents(lab: Lab) -> list[int]:
     """The daemons of the lab's hosts, without their watchdogs."""
     listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
     root = int(lab.ask("status")["pid"])
-    rows = [(int(pid), int(parent), words) for pid, parent, words in (line.split(None, 2) for line in listed[1:])]
+    rows = [(int(pid), int(parent), text) for pid, parent, text in (line.split(None, 2) for line in listed[1:])]
     parents = {pid: parent for pid, parent, _ in rows}
 
     def inside(pid: int) -> bool:
@@ -47,12 +47,12 @@ def agents(lab: Lab) -> list[int]:
             pid = parents.get(pid, 0)
         return pid == root
 
-    named = {pid for pid, _, words in rows if "agent/__main__.py" in words and " attach" not in words}
+    named = {pid for pid, _, text in rows if "agent/__main__.py" in text and " attach" not in text}
     return [pid for pid in named if parents[pid] in named and inside(pid)]
 
 
 @pytest.fixture
-def turning(lab: Lab) -> Iterator[Lab]:
+def changing(lab: Lab) -> Iterator[Lab]:
     plan = lab.plan("round", [], schedule=SCHEDULE)
     data = lab.up(plan).must()
     assert any("5 slots of 5 made and verified" in note for note in data["notes"])
@@ -64,20 +64,20 @@ def settled(lab: Lab) -> None:
     """Stop the turner: what is there is a whole slot, confirmed on every host, as the store has it."""
     lab.testbed("service", "stop", "schedule").must()
     verified = lab.testbed("verify").must()
-    assert all(rung["ok"] for rung in verified["rungs"]), verified
+    assert all(level["ok"] for level in verified["levels"]), verified
     status = lab.testbed("status").must()
     assert not status["drift"] and len({host["generation"] for host in status["hosts"]} - {None}) == 1
 
 
-def test_slots_turn_and_the_one_where_they_stop_verifies(turning: Lab) -> None:
-    assert turning.testbed("status").must()["slots"].startswith("turning: slot ")
-    assert turning.testbed("verify").exit_code != 0
-    until(turning, lambda s: s["cycle"] >= 2)
-    settled(turning)
-    again = turning.testbed("service", "run", "schedule", "--once").must()
-    assert again["turns"] == 5
-    turning.testbed("down", "--yes").must()
-    assert not any(turning.glass().values())
+def test_slots_turn_and_the_one_where_they_stop_verifies(changing: Lab) -> None:
+    assert changing.testbed("status").must()["slots"].startswith("turning: slot ")
+    assert changing.testbed("verify").exit_code != 0
+    until(changing, lambda s: s["cycle"] >= 2)
+    settled(changing)
+    again = changing.testbed("service", "run", "schedule", "--once").must()
+    assert again["ring_changes"] == 5
+    changing.testbed("down", "--yes").must()
+    assert not any(changing.light().values())
 
 
 def test_slots_are_whole_after_the_turner_an_agent_and_a_device_were_killed_in_the_midst_of_them(lab: Lab) -> None:
@@ -87,7 +87,7 @@ def test_slots_are_whole_after_the_turner_an_agent_and_a_device_were_killed_in_t
     os.kill(before["pid"], signal.SIGKILL)
     os.kill(agents(lab)[0], signal.SIGKILL)
     lab.ask("faults.add", device="ocs1", kind="reboot-lose", on="write", count=1)
-    until(lab, lambda s: s["pid"] != before["pid"] and s["state"] == "turning" and s["cycle"] >= 1 and not s["silent"])
+    until(lab, lambda s: s["pid"] != before["pid"] and s["state"] == "switching" and s["cycle"] >= 1 and not s["silent"])
     settled(lab)
 
 
@@ -105,7 +105,7 @@ def test_an_up_that_was_killed_between_slots_is_completed_by_the_next(lab: Lab) 
     assert again["notes"][0].startswith("3 slots of 5 made and verified")
     settled(lab)
     lab.testbed("rollback").must()
-    assert not any(lab.glass().values())
+    assert not any(lab.light().values())
 
 
 def test_a_job_lives_beside_slots_is_paused_and_dies_and_is_launched_without_touching_them(lab: Lab) -> None:
@@ -116,54 +116,57 @@ def test_a_job_lives_beside_slots_is_paused_and_dies_and_is_launched_without_tou
         assert lab.testbed("job", "launch").must()["state"] == "running"
         os.kill(living.ranks("gpu02")[0], signal.SIGKILL)
         before = state(lab)["cycle"]
-        until(lab, lambda s: s["cycle"] > before + 1 and s["state"] == "turning" and not s["silent"])
+        until(lab, lambda s: s["cycle"] > before + 1 and s["state"] == "switching" and not s["silent"])
         assert lab.testbed("job", "launch").must()["state"] == "running" and living.advances()
         [rank] = living.ranks("gpu02")
         assert b"TESTBED_SLOTS=/var/lib/testbed/slots/" in Path(f"/proc/{rank}/environ").read_bytes()
         paused = lab.testbed("job", "pause", "--for", "5m").must()
         before = state(lab)["cycle"]
-        until(lab, lambda s: s["cycle"] > before + 1 and s["state"] == "turning")
+        until(lab, lambda s: s["cycle"] > before + 1 and s["state"] == "switching")
         still = lab.testbed("job", "status").must()
         assert (still["state"], still["iterations"]) == ("paused", paused["iterations"])
         assert lab.testbed("job", "resume").must()["state"] == "running" and living.advances()
         assert lab.testbed("job", "stop").must()["state"] == "stopped"
-        assert state(lab)["pid"] == pid and state(lab)["state"] == "turning"
+        assert state(lab)["pid"] == pid and state(lab)["state"] == "switching"
         settled(lab)
     finally:
         lab.testbed("service", "stop", "schedule")
 
 
 @pytest.mark.parametrize("whose", ["turner", "agent", "both", "device"])
-def test_whoever_is_killed_whenever_slots_are_whole_again(turning: Lab, whose: str) -> None:
+def test_whoever_is_killed_whenever_slots_are_whole_again(changing: Lab, whose: str) -> None:
     random.seed(whose)
     for _ in range(5):  # the sixth death of a turner within a minute is its last
-        before = until(turning, lambda s: s["state"] == "turning")
+        before = until(changing, lambda s: s["state"] == "switching")
         time.sleep(random.random() * 0.6)
-        if whose in ("turner", "both"):
+        if whose in ("scheduler", "both"):
             os.kill(before["pid"], signal.SIGKILL)
         if whose in ("agent", "both"):
-            os.kill(random.choice(agents(turning)), signal.SIGKILL)
+            os.kill(random.choice(agents(changing)), signal.SIGKILL)
         if whose == "device":
             kind = random.choice(["drop-before", "drop-after", "reboot-lose", "reboot-keep"])
-            turning.ask("faults.add", device="ocs1", kind=kind, on="write", count=1)
-        turned = turning.writes()
-        until(turning, lambda s: s["state"] == "turning" and not s["silent"] and (whose != "turner" or s["pid"] != before["pid"]))  # noqa: B023
+            changing.ask("faults.add", device="ocs1", kind=kind, on="write", count=1)
+        changed = changing.writes()
+        until(
+            changing,
+            lambda s: s["state"] == "switching" and not s["silent"] and (whose != "scheduler" or s["pid"] != before["pid"]),  # noqa: B023
+        )
         deadline = time.monotonic() + 60
-        while turning.writes() == turned:
+        while changing.writes() == changed:
             assert time.monotonic() < deadline
             time.sleep(0.05)
     time.sleep(2.0)
-    settled(turning)
+    settled(changing)
 
 
-def test_with_the_turner_and_its_keeper_gone_hosts_stay_in_a_slot_and_the_next_command_goes_on(turning: Lab) -> None:
-    worker = state(turning)["pid"]
+def test_with_the_turner_and_its_keeper_gone_hosts_stay_in_a_slot_and_the_next_command_goes_on(changing: Lab) -> None:
+    worker = state(changing)["pid"]
     keeper = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
     for pid in (keeper, worker):
         os.kill(pid, signal.SIGKILL)
     time.sleep(5.0)
-    status = turning.testbed("status").must()
+    status = changing.testbed("status").must()
     assert any(line.startswith("slots: the schedule service died in slot ") for line in status["drift"])
     assert [run["resume"] for run in status["unfinished"]] == ["testbed service start schedule"]
-    assert turning.testbed("service", "run", "schedule", "--once").must()["turns"] == 5
-    settled(turning)
+    assert changing.testbed("service", "run", "schedule", "--once").must()["ring_changes"] == 5
+    settled(changing)

@@ -45,23 +45,23 @@ class Many(Truth):
         return max(jobs.glob("many.*.0"), key=lambda each: each.stat().st_ctime_ns)
 
 
-def there_and_back(lab: Lab, one: Path, two: Path, count: int) -> Many:
+def forth_and_back(lab: Lab, one: Path, two: Path, count: int) -> Many:
     """A turn to other rings and one back by rollback, the same processes; then the job is stopped, and all weights are the same."""
     started = lab.testbed("up", "--topology", one, within_s=300).must()["job"]
     assert (started["state"], started["ranks"]) == ("running", count)
-    there = lab.testbed("up", "--topology", two, "--job", "live", within_s=300).must()
-    assert there["job"]["run"] == started["run"] and there["turn"]["after"] > 0 and there["turn"]["note"] == ""
-    assert any(phase["detail"].startswith(f"{count} ranks connected their next rings") for phase in there["phases"])
+    other = lab.testbed("up", "--topology", two, "--job", "live", within_s=300).must()
+    assert other["job"]["run"] == started["run"] and other["ring_change"]["after"] > 0 and other["ring_change"]["note"] == ""
+    assert any(phase["detail"].startswith(f"{count} ranks connected their next rings") for phase in other["phases"])
     back = lab.testbed("rollback", within_s=300).must()
-    assert back["job"]["run"] == started["run"] and back["turn"]["after"] > there["turn"]["after"]
+    assert back["job"]["run"] == started["run"] and back["ring_change"]["after"] > other["ring_change"]["after"]
     truth = Many(lab, "many")
     assert truth.advances(2)
     stopped = lab.testbed("job", "stop").must()
     found = records(lab, started["run"])
     assert [r["iter"] for r in found] == list(range(1, len(found) + 1)), "no iteration is lost or repeated"
-    assert not truth.gapless() and len(truth.lines("turns.jsonl")) == 2
-    said = truth.summary()
-    assert said["weights_identical"] and (said["world"], said["iterations"]) == (count, stopped["iterations"])
+    assert not truth.gapless() and len(truth.lines("ring_changes.jsonl")) == 2
+    reply = truth.summary()
+    assert reply["weights_identical"] and (reply["world"], reply["iterations"]) == (count, stopped["iterations"])
     return truth
 
 
@@ -81,17 +81,17 @@ def test_two_hosts_of_four_ranks_live_through_a_change_and_the_weights_are_those
     rings = [PAIR, PAIR[::-1]] * 2
     one = lab.plan("one", cables(1, 2), job=job(PAIR, 4, rings[:2]))
     two = lab.plan("two", cables(1, 2, 3, 4), job=job(PAIR, 4, rings))
-    truth = there_and_back(lab, one, two, 8)
-    said = truth.summary()
+    truth = forth_and_back(lab, one, two, 8)
+    reply = truth.summary()
     first = Job("many", "train", tuple(job(PAIR, 4, rings)["ranks"]), (tuple(PAIR), tuple(PAIR[::-1])))
-    turns = json.dumps([{k: t[k] for k in ("after", "rings")} for t in truth.lines("turns.jsonl")])
-    words = [word for key, value in ARGS.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    command = ("-m", "workloads.programs.train", *words, "--iterations", str(said["iterations"]))
+    ring_changes = json.dumps([{k: t[k] for k in ("after", "rings")} for t in truth.lines("ring_changes.jsonl")])
+    argv = [word for key, value in ARGS.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    command = ("-m", "workloads.programs.train", *argv, "--iterations", str(reply["iterations"]))
     order = layout(first, load_lab(lab.inventory))["rings"]
-    with on_loopback(8, *command, directory=tmp_path, rings=order, more=lambda _: {"TESTBED_TURNS": turns}) as local:
+    with on_loopback(8, *command, directory=tmp_path, rings=order, more=lambda _: {"TESTBED_RING_CHANGES": ring_changes}) as local:
         ended = local.finish(200)
     assert [code for code, _, _ in ended] == [0] * 8, ended
-    assert json.loads((tmp_path / "0" / "summary.json").read_text())["weights_sha256"] == said["weights_sha256"]
+    assert json.loads((tmp_path / "0" / "summary.json").read_text())["weights_sha256"] == reply["weights_sha256"]
 
 
 @pytest.mark.long
@@ -102,9 +102,9 @@ def test_a_job_of_several_ranks_pauses_is_verified_and_names_the_rank_that_died(
     assert paused["state"] == "paused"
     assert lab.testbed("job", "resume").must()["state"] == "running"
     lab.testbed("job", "stop").must()
-    climbed = lab.testbed("verify", "--collective").envelope["data"]  # on a busy machine an all-reduce may be too slow
-    rungs = {rung["name"]: rung for rung in climbed["rungs"]}
-    figures = rungs["collective"]["collective"]
+    ran = lab.testbed("verify", "--collective").envelope["data"]  # on a busy machine an all-reduce may be too slow
+    levels = {level["name"]: level for level in ran["levels"]}
+    figures = levels["collective"]["collective"]
     assert (figures["ranks"], figures["rings"]) == (4, 2) and figures["busbw_mbps"] > 0
     again = lab.up(plan).must()["job"]
     assert again["run"] != started["run"] and again["resumed_from"] > 0
@@ -137,8 +137,8 @@ def test_twelve_hosts_of_two_ranks_live_through_a_change(twelve: Lab) -> None:
     one = twelve.plan("one", ring((1, 2), hosts=12), job=job(hosts, 2, [hosts, hosts[::-1]]))
     links = ring((1, 2), hosts=12) + ring((3, 4), stride=5, hosts=12)
     two = twelve.plan("two", links, job=job(hosts, 2, [hosts, hosts[::-1], fifth, fifth[::-1]]))
-    truth = there_and_back(twelve, one, two, 24)
-    used = truth.lines("turns.jsonl")[0]["rings"]
+    truth = forth_and_back(twelve, one, two, 24)
+    used = truth.lines("ring_changes.jsonl")[0]["rings"]
     host = [host_of_rank(rank) for rank in job(hosts, 2, [])["ranks"]]
     assert len(used) == 4 and all(sorted(order) == list(range(24)) for order in used)
     for order, ring_of_hosts in zip(used, (hosts, hosts[::-1], fifth, fifth[::-1]), strict=True):

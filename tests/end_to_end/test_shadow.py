@@ -59,8 +59,8 @@ def test_a_shadow_holds_every_iteration_through_a_turn_and_a_killed_rank_and_lea
     started = lab.up(plan(lab, "one", HOSTS, {"host": "gpu05"})).must()["job"]
     found = until_equal(lab, 10)
     assert shadow_of(found)["host"] == "gpu05" and shadow_of(found)["state"] == "running"
-    turned = lab.up(plan(lab, "two", [HOSTS[0], HOSTS[2], HOSTS[1], HOSTS[3]], {"host": "gpu05"})).must()
-    assert turned["job"]["run"] == started["run"], "the same job goes on"
+    changed = lab.up(plan(lab, "two", [HOSTS[0], HOSTS[2], HOSTS[1], HOSTS[3]], {"host": "gpu05"})).must()
+    assert changed["job"]["run"] == started["run"], "the same job goes on"
     tapped = [host for host in HOSTS if job.taps(host)]
     assert len(tapped) == 2
     os.kill(job.agents(tapped[0])[1], signal.SIGKILL)  # the tap goes on without its agent
@@ -100,19 +100,19 @@ def test_a_guard_restarts_a_job_and_moves_it_off_a_dead_host_without_a_shadow_wh
         lab.ask("host.down", host="gpu05")  # it is gone until the lab starts anew, so this test is the last one
         for pid in job.ranks("gpu03"):
             os.kill(pid, signal.SIGKILL)
-        assert "gpu05" not in guard.wait("recovered", 90.0)["words"]
-        why = guard.wait("without shadow")["words"]
+        assert "gpu05" not in guard.wait("recovered", 90.0)["message"]
+        why = guard.wait("without shadow")["message"]
         assert why.startswith("mlp was launched without its shadow on gpu05: gpu05: ") and why.endswith(
             "testbed job stop, then testbed up"
         )
         found = lab.testbed("status").envelope["data"]
-        assert why.removeprefix("mlp was ") == shadow_of(found["job"])["lacks"] and found["job"]["resumed_from"] >= 5
+        assert why.removeprefix("mlp was ") == shadow_of(found["job"])["missing"] and found["job"]["resumed_from"] >= 5
         assert f"job {why}" in found["drift"]
         assert lab.testbed("job", "launch").exit_code != 0, "by hand it is refused"
         lab.ask("host.down", host="gpu03")
         assert guard.wait("recovered", 120.0)["action"] == "evict"
         guard.wait("without shadow")
         found = lab.testbed("job", "status").must()
-        assert found["state"] == "running" and "gpu05" in shadow_of(found)["lacks"] and job.ranks("gpu06")
+        assert found["state"] == "running" and "gpu05" in shadow_of(found)["missing"] and job.ranks("gpu06")
     finally:
         guard.end()

@@ -50,7 +50,7 @@ def locks(lab: Lab) -> list[dict[str, Any]]:
 
 
 def circuits(lab: Lab) -> dict[str, set[tuple[str, str]]]:
-    return {device: pairs for device, pairs in lab.glass().items() if pairs}
+    return {device: pairs for device, pairs in lab.light().items() if pairs}
 
 
 def at_work(lab: Lab) -> dict[str, Any]:
@@ -79,13 +79,13 @@ def test_two_plans_on_disjoint_ports_run_at_the_same_time_on_the_same_devices(sh
         answer.must()
     runs = {run["owner"]: run for run in lab.testbed("run", "list").must()["runs"][:2]}
     assert runs["ann"]["started"] < runs["bob"]["ended"] and runs["bob"]["started"] < runs["ann"]["ended"]
-    assert sum(len(pairs) for pairs in lab.glass().values()) == 12
+    assert sum(len(pairs) for pairs in lab.light().values()) == 12
     for plan, owner in zip(plans, (ANN, BOB), strict=True):
         again = lab.up(plan, "--no-job", **owner).must()
         assert again["nothing_to_do"] and not again["writes"]
     before, writes = circuits(lab), lab.writes()
     lab.testbed("down", "--yes", **ANN).must()
-    assert sum(len(pairs) for pairs in lab.glass().values()) == 6
+    assert sum(len(pairs) for pairs in lab.light().values()) == 6
     assert all(pairs <= before[device] for device, pairs in circuits(lab).items())
     assert lab.writes() != writes
     lab.testbed("verify", **BOB).must()
@@ -105,8 +105,12 @@ def test_who_needs_the_same_hosts_is_told_by_whom_they_are_held_or_waits(shared:
         waiting = lab.command("up", "--topology", plans[1], "--no-job", "--wait", "60s", **BOB)
         until(lambda: [lock["state"] for lock in locks(lab)] == ["active", "waiting"])
     assert answer.exit_code == 4 and answer.envelope["code"] == "E-LOCKED"
-    said = answer.envelope["message"]
-    assert f"(pid {first.pid}) for ann since " in said and f": up left [lock {held['id']}]" in said and said.startswith("gpu03, ")
+    output = answer.envelope["message"]
+    assert (
+        f"(pid {first.pid}) for ann since " in output
+        and f": up left [lock {held['id']}]" in output
+        and output.startswith("gpu03, ")
+    )
     assert held["kind"] == "run" and held["pid"] == first.pid and held["run"].startswith("20")
     finished(first).must()
     answer = finished(waiting)  # its turn has come; now it is ann's plan that is in the way
@@ -142,10 +146,10 @@ def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one
         assert locks(lab)[0]["id"] == held["id"]  # the whole id, or nothing
         lab.testbed("lock", "release", held["id"], "--steal", "--reason", "ann is at sea", **BOB).must()
         lab.up(plans[1], "--no-job", **BOB).must()
-        glass = circuits(lab)
+        light = circuits(lab)
     answer = finished(robbed)
     assert answer.exit_code == 4, answer.envelope
-    assert circuits(lab) == glass
+    assert circuits(lab) == light
     lab.testbed("verify", **BOB).must()
     stolen = next(r for r in lab.testbed("lock", "audit").must()["audit"] if r["what"] == "stolen")
     assert stolen["owner"] == "bob" and "up left" in stolen["why"] and "ann is at sea" in stolen["why"]
@@ -169,7 +173,7 @@ def test_a_reservation_keeps_others_out_and_its_owner_in(shared: Lab) -> None:
     lab.testbed("lock", "release", made["id"], **ANN).must()
     assert [(lock["owner"], lock["state"]) for lock in locks(lab)] == [("bob", "active")]
     after = lab.testbed("lock", "reserve", "--for", "1m", "--reason", "all", "--after", queued["lock"]["id"], **ANN).must()["lock"]
-    assert (after["state"], after["words"]) == ("waiting", "the whole lab")
+    assert (after["state"], after["message"]) == ("waiting", "the whole lab")
     assert lab.testbed("lock", "reserve", "--for", "1m", **ANN).exit_code == 2
     assert lab.testbed("lock", "reserve", "--ports", "ocs9:1", "--for", "1m", "--reason", "x", **ANN).exit_code == 3
 
@@ -179,12 +183,12 @@ def test_circuits_of_others_are_named_and_left_alone_unless_adopted(shared: Lab)
     lab = shared
     ours = lab.plan("pair", [("gpu01:p1", "gpu02:p1")])
     lab.up(lab.plan("theirs", [("gpu02:p1", "gpu03:p1")]), "--no-job", **ANN).must()
-    glass = circuits(lab)
-    [device] = glass
+    light = circuits(lab)
+    [device] = light
     answer = lab.up(ours, "--no-job", **BOB)
     assert answer.exit_code == 9 and answer.envelope["code"] == "E-INTERLOCK"
-    said = answer.envelope["message"]
-    assert " of ann (theirs, run " in said and circuits(lab) == glass
+    output = answer.envelope["message"]
+    assert " of ann (theirs, run " in output and circuits(lab) == light
     hint = answer.envelope["hint"]
     assert f'--adopt "{device}:' in hint
     assert lab.up(ours, "--yes", "--no-job", **BOB).exit_code == 9
@@ -192,14 +196,14 @@ def test_circuits_of_others_are_named_and_left_alone_unless_adopted(shared: Lab)
     assert (
         wrong.exit_code == 2 and "owner:ann?" in wrong.envelope["message"] and "77->78 does not exist" in wrong.envelope["message"]
     )
-    named = [f"{device}:{a}->{b}" for a, b in sorted(glass[device])]
+    named = [f"{device}:{a}->{b}" for a, b in sorted(light[device])]
     looked = lab.testbed("plan", "--topology", ours, "--adopt", named[0], "--adopt", named[1], **BOB).must()
-    assert circuits(lab) == glass and not looked["nothing_to_do"]
+    assert circuits(lab) == light and not looked["nothing_to_do"]
     answer = lab.up(ours, "--no-job", "--adopt", named[0], "--adopt", named[1], **BOB)
     assert answer.exit_code == 9 and "gpu02 belongs to ann (theirs, run " in answer.envelope["message"]
     done = lab.up(ours, "--no-job", "--adopt", "owner:ann", **BOB).must()
     assert any(note.startswith("adopted ") for note in done["notes"])
-    assert circuits(lab) != glass and len(circuits(lab)[device]) == 2
+    assert circuits(lab) != light and len(circuits(lab)[device]) == 2
     assert lab.testbed("status", **ANN).must()["plan"] == ""
     audit = [r for r in lab.testbed("lock", "audit").must()["audit"] if r["what"] == "adopted"]
     assert {r["subject"] for r in audit} == {*named, "plan theirs"} and {r["owner"] for r in audit} == {"bob"}
@@ -211,7 +215,7 @@ def test_a_circuit_that_nobody_owns_is_adopted_by_its_name_and_goes_with_the_nex
     lab = shared
     lab.up(lab.plan("theirs", [("gpu02:p1", "gpu03:p1")]), "--no-job", **ANN).must()
     [device] = circuits(lab)
-    stranger = sorted(lab.glass()[device])
+    stranger = sorted(lab.light()[device])
     store = lab.folder / "data" / "testbed.sqlite3"
     lab.testbed("run", "list").must()
     aside = store.with_name("aside")
@@ -222,8 +226,8 @@ def test_a_circuit_that_nobody_owns_is_adopted_by_its_name_and_goes_with_the_nex
         plan = lab.plan("pair", [("gpu01:p1", "gpu02:p1")])
         answer = lab.up(plan, "--no-job", **BOB)
         assert answer.exit_code == 9 and "which" in answer.envelope["message"] and "ann" not in answer.envelope["message"]
-        words = [w for a, b in stranger for w in ("--adopt", f"{device}:{a}->{b}")]
-        lab.up(plan, "--no-job", *words, **BOB).must()
+        argv = [w for a, b in stranger for w in ("--adopt", f"{device}:{a}->{b}")]
+        lab.up(plan, "--no-job", *argv, **BOB).must()
         lab.testbed("down", "--yes", **BOB).must()
         assert circuits(lab) == {}
     finally:
@@ -253,8 +257,8 @@ def test_no_light_moves_on_what_is_tagged_out_whatever_is_said(shared: Lab) -> N
     lab.up(lab.plan("all", [*triangle("gpu04", "gpu05", "gpu06"), ("gpu01:p1", "gpu02:p1")]), "--no-job", **BOB).must()
     device = next(d for d, pairs in circuits(lab).items() if len(pairs) == 4)
     lab.testbed("tagout", device, "--reason", "new firmware", **ANN).must()
-    for words in (["down", "--yes"], ["rollback", "--yes"]):
-        answer = lab.testbed(*words, **BOB)
+    for argv in (["down", "--yes"], ["rollback", "--yes"]):
+        answer = lab.testbed(*argv, **BOB)
         assert answer.exit_code == 9 and "new firmware" in answer.envelope["message"], answer.envelope
     assert lab.up(elsewhere, "--no-job", **BOB).exit_code == 9
     assert len(circuits(lab)[device]) == 4
@@ -264,7 +268,7 @@ def test_no_light_moves_on_what_is_tagged_out_whatever_is_said(shared: Lab) -> N
 def test_a_tag_hung_while_a_change_goes_wrong_is_left_for_hands(shared: Lab) -> None:
     lab = shared
     plan = lab.plan("left", triangle("gpu01", "gpu02", "gpu03"))
-    devices = sorted(lab.glass())
+    devices = sorted(lab.light())
     lab.ask("faults.add", device=devices[2], kind="refuse", on="write", count=1)
     running = lab.command("up", "--topology", plan, "--no-job", **BOB)
     until(lambda: circuits(lab))
@@ -356,7 +360,7 @@ class Users:
                 os.chown(path, uid, uid)
                 path.chmod(0o700 if path.is_dir() else 0o600)
 
-    def run(self, name: str, *words: str | Path, **env: str) -> subprocess.Popen[str]:
+    def run(self, name: str, *argv: str | Path, **env: str) -> subprocess.Popen[str]:
         home, uid = self.folder / name, UIDS[name]
         groups = f"--groups={GROUP}" if name != "eve" else "--clear-groups"
         places = {
@@ -376,7 +380,7 @@ class Users:
                 f"--regid={uid}",
                 groups,
                 TESTBED,
-                *map(str, words),
+                *map(str, argv),
                 "--json",
             ],
             env=places | env,
@@ -386,8 +390,8 @@ class Users:
             cwd=home,
         )
 
-    def testbed(self, name: str, *words: str | Path, **env: str) -> Answer:
-        return finished(self.run(name, *words, **env))
+    def testbed(self, name: str, *argv: str | Path, **env: str) -> Answer:
+        return finished(self.run(name, *argv, **env))
 
     def plan(self, lab: Lab, name: str, links: list[tuple[str, str]]) -> Path:
         path = self.folder / f"{name}.json"
@@ -429,7 +433,7 @@ def test_two_users_share_a_lab_through_one_store(lab: Lab, users: Users) -> None
     users.testbed("ann", "lock", "reserve", "--hosts", "gpu01", "--for", "10m", "--reason", "mine").must()
     assert [lock["user"] for lock in users.testbed("bob", "lock").must()["locks"]] == ["ann"]
     users.testbed("ann", "down", "--yes").must()
-    assert sum(len(pairs) for pairs in lab.glass().values()) == 6
+    assert sum(len(pairs) for pairs in lab.light().values()) == 6
     users.testbed("bob", "verify").must()
 
 

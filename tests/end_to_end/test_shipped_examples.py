@@ -64,7 +64,7 @@ def on_free_ports(trial: Trial, inventory: str) -> None:
 def test_an_example_runs_as_it_is_listed_and_goes_down(name: str, trial: Trial) -> None:
     row = LISTED[name]
     commands = [shlex.split(command) for command in row["run"]]
-    for inventory in {inventory_of(words) for words in commands}:
+    for inventory in {inventory_of(text) for text in commands}:
         on_free_ports(trial, inventory)
     *first, last = row["run"]
     for command in first:
@@ -75,6 +75,6 @@ def test_an_example_runs_as_it_is_listed_and_goes_down(name: str, trial: Trial) 
         assert row["see"] in trial.run(last)
     for command in row["end"]:
         trial.run(command)
-    for at, owner in {(option(words, "-i"), option(words, "--as")) for words in commands}:
+    for at, owner in {(option(text, "-i"), option(text, "--as")) for text in commands}:
         where = f"{f' -i {at}' if at else ''}{f' --as {owner}' if owner else ''}"
         trial.run(f"testbed down --yes{where}")

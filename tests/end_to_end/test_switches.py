@@ -43,15 +43,15 @@ def test_a_plan_moves_from_a_switch_to_light_and_back(tmp_path: Path) -> None:
         assert (up["pairs_ok"], up["pairs_total"], up["writes"]) == (6, 6, 0)
         lab.ask("fibre", name="oversubscribed-gpu03", cut=True)
         bad = lab.testbed("verify", "--rung", "link", "--rung", "identity")
-        words = str(bad.envelope)
-        assert bad.exit_code == 7 and "gpu03:p3 has no carrier: its cable to the packet switch oversubscribed" in words
-        assert "gpu03:p3: receives nothing; the packet switch oversubscribed is planned there" in words
+        text = str(bad.envelope)
+        assert bad.exit_code == 7 and "gpu03:p3 has no carrier: its cable to the packet switch oversubscribed" in text
+        assert "gpu03:p3: receives nothing; the packet switch oversubscribed is planned there" in text
         assert "gpu03:p3 is down: its cable to the packet switch oversubscribed" in str(lab.testbed("status").envelope)
         lab.ask("fibre", name="oversubscribed-gpu03", cut=False)
         ring = lab.plan("ring", [("gpu01", "gpu02"), ("gpu02", "gpu03")])
         assert lab.up(ring).must()["pairs_ok"] == 6
         assert lab.testbed("rollback").must()["plan"] == "tree"
-        assert lab.glass() == {"ocs1": set(), "ocs2": set()}
+        assert lab.light() == {"ocs1": set(), "ocs2": set()}
         assert lab.testbed("verify").must()["ok"]
     finally:
         lab.testbed("lab", "stop").must()

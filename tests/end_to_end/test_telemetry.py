@@ -31,8 +31,8 @@ def written(reports: list[dict[str, object]]) -> list[Point]:
 def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_point(lab: Lab) -> None:
     needed("influxd", "influxdb")
     env = {"TESTBED_INFLUX_URL": "auto", "TESTBED_SAMPLE_HZ": "100"}
-    turned = {**JOB, "rings": [RANKS, RANKS[::-1]]}  # the job goes on, over two rings
-    plans = [lab.plan("ring", ring((1, 2)), job=JOB), lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")], job=turned)]
+    changed = {**JOB, "rings": [RANKS, RANKS[::-1]]}  # the job goes on, over two rings
+    plans = [lab.plan("ring", ring((1, 2)), job=JOB), lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")], job=changed)]
     try:
         reports = [lab.up(plan, **env).must() for plan in plans]
         looked = lab.testbed("telemetry", "sample", "--hz", "200", "--for", "1200ms").must()

@@ -21,7 +21,7 @@ HOSTS = [f"gpu{n:02d}" for n in range(1, 7)]
 
 
 def pairs(lab: Lab) -> int:
-    return sum(map(len, lab.glass().values()))
+    return sum(map(len, lab.light().values()))
 
 
 def test_a_plan_comes_up_and_the_second_up_writes_nothing(lab: Lab) -> None:
@@ -70,7 +70,7 @@ def test_circuits_that_stay_are_not_touched(lab: Lab) -> None:
 def test_a_plan_that_leaves_hosts_out_drains_only_its_own(lab: Lab) -> None:
     square = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
     lab.up(lab.plan("square", square)).must()
-    report = lab.up(lab.plan("turned", [("gpu01:p3", "gpu02:p3"), *square[1:]])).must()
+    report = lab.up(lab.plan("changed", [("gpu01:p3", "gpu02:p3"), *square[1:]])).must()
     assert "drain" in {p["name"] for p in report["phases"]} and report["pairs_ok"] == 12
 
 
@@ -112,7 +112,7 @@ def test_down_takes_away_what_is_ours_and_leaves_what_is_not(lab: Lab) -> None:
     report = lab.up(lab.plan("pair", [("gpu01:p1", "gpu02:p1")])).must()
     assert report["foreign"] == 1
     assert lab.testbed("down", "--yes").must()["removed"] == 2
-    assert lab.glass() == {"ocs1": {("6", "22")}, "ocs2": set(), "ocs3": set(), "ocs4": set()}
+    assert lab.light() == {"ocs1": {("6", "22")}, "ocs2": set(), "ocs3": set(), "ocs4": set()}
     unforeign(lab, 6, 6)
     assert lab.testbed("down", "--yes").must()["nothing_to_do"]
 
@@ -202,13 +202,13 @@ def test_a_host_whose_sshd_is_down_is_named_and_nothing_changes(lab: Lab) -> Non
 
 def test_a_change_that_a_device_refuses_is_taken_back_and_the_next_up_completes_it(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
-    before = lab.glass()
+    before = lab.light()
     fault = lab.ask("faults.add", device="ocs3", kind="refuse", match="ENT-CRS", count=1)
     plan = lab.plan("two", [*ring((1, 2)), ("gpu01:p3", "gpu04:p3"), ("gpu02:p3", "gpu05:p3")])
     answer = lab.up(plan)
     assert answer.exit_code == 6, answer.envelope
     assert "ocs3" in answer.envelope["message"] and "everything is as before" in answer.envelope["message"]
-    assert lab.glass() == before and lab.testbed("verify").must()["ok"]
+    assert lab.light() == before and lab.testbed("verify").must()["ok"]
     assert not lab.testbed("status").must()["unfinished"]
     lab.ask("faults.remove", device="ocs3", number=fault["number"])
     assert lab.up(plan).must()["pairs_ok"] == 30

@@ -55,12 +55,12 @@ def test_a_page_sees_carriers_and_rates_and_its_button_brings_the_safe_plan_up(l
             pressed = httpx.post(f"{url}safe", headers={**headers, "authorization": f"Bearer {token}"})
             assert pressed.status_code == 202
             picture = seen(url, lambda p: p["safe"]["state"] not in ("ready", "running"), 120)
-        assert (picture["safe"]["state"], picture["safe"]["words"]) == ("done", "safe is up")
+        assert (picture["safe"]["state"], picture["safe"]["message"]) == ("done", "safe is up")
         picture = seen(url, lambda p: p["run"]["status"] == "ok" and p["move"]["figures"])
         assert picture["plan"][0]["name"] == "safe" and {c["a"][-2:] for c in picture["circuits"]} == {"p3", "p4"}
         assert picture["move"]["run"] == picture["run"]["id"] == picture["marks"][-1]["run"]
-        told = [event["words"] for event in picture["log"]]
-        assert any("goes dark" in words or "go dark" in words for words in told), told
+        notices = [event["message"] for event in picture["log"]]
+        assert any("goes dark" in text or "go dark" in text for text in notices), notices
     finally:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)

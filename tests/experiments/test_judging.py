@@ -62,7 +62,7 @@ def test_a_slow_hour_widens_nothing_that_an_unpaired_comparison_would_take_for_a
     generator, drift = random.Random(3), [1.0, 1.1, 1.4, 2.0, 3.0]
     rounds = [(by * 70 * generator.gauss(1, 0.01), by * 100 * generator.gauss(1, 0.01)) for by in drift]
     found = judged(rounds, replace(RATIO, low=0.67, high=0.73))
-    assert found.holds and found.found is not None and found.n == 5 and found.how == "t", found.words
+    assert found.holds and found.found is not None and found.n == 5 and found.how == "t", found.message
 
 
 @given(st.lists(st.floats(0, 50), min_size=2, max_size=6), st.randoms())
@@ -249,8 +249,8 @@ def test_a_verdict_has_as_many_digits_as_show_its_reason_and_says_n(
 ) -> None:
     one = Compared("x", "iteration_ms", "a", "b", "ann", *band)
     holds = (band[0] is None or found[1] >= band[0]) and (band[1] is None or found[2] <= band[1])
-    words = JudgedComparison(one, Interval(*found), "holds" if holds else "not shown", 6, "", "t").words
-    assert "; n = 6)" in words and ("holds" in words) == holds
-    low, high = (float(part) for part in words.partition("95 % ")[2].partition(";")[0].split(" to "))
-    assert holds == ((band[0] is None or low >= band[0]) and (band[1] is None or high <= band[1])), words
-    assert [float(n) for n in re.findall(r"[0-9.]+", shown)] == [float(n) for n in re.findall(r"[0-9.]+", words.partition(";")[0])]
+    text = JudgedComparison(one, Interval(*found), "holds" if holds else "not shown", 6, "", "t").message
+    assert "; n = 6)" in text and ("holds" in text) == holds
+    low, high = (float(part) for part in text.partition("95 % ")[2].partition(";")[0].split(" to "))
+    assert holds == ((band[0] is None or low >= band[0]) and (band[1] is None or high <= band[1])), text
+    assert [float(n) for n in re.findall(r"[0-9.]+", shown)] == [float(n) for n in re.findall(r"[0-9.]+", text.partition(";")[0])]

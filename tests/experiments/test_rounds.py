@@ -40,7 +40,7 @@ def test_the_worst_rank_decides_by_the_median_of_its_iterations() -> None:
     assert slowed([*calm, *busy]).share == pytest.approx(0.1), "two iterations of five are no median"
     found = slowed([*calm, *busy, row("gpu02", 0.9), row("gpu02", 0.9)])
     assert (found.rank, found.void) == ("gpu02", True) and found.share == pytest.approx(0.9)
-    assert found.words == "gpu02 waited for processors 90% of an iteration, 20% are the most"
+    assert found.message == "gpu02 waited for processors 90% of an iteration, 20% are the most"
 
 
 def test_exactly_the_limit_still_counts() -> None:
@@ -49,7 +49,7 @@ def test_exactly_the_limit_still_counts() -> None:
 
 def test_what_no_rank_says_voids_nothing_and_is_not_said_to_be_nothing() -> None:
     found = slowed([row("gpu01", None)] * 4)
-    assert found.share is None and not found.void and "not known" in found.words
+    assert found.share is None and not found.void and "not known" in found.message
     assert slowed([]) == Slowed()
     assert slowed([row("gpu01", None), row("gpu02", 0.3)]).rank == "gpu02"
 

@@ -69,21 +69,21 @@ def scenario(text: str = STAY) -> Scenario:
 @dataclass
 class Fake:
     """A tenant's verbs: the job makes an iteration a second. fail: what the verb of that number raises; slow: plans on which no job
-    comes further; anew: whether a change launches the job again."""
+    comes further; again: whether a change launches the job again."""
 
     now: float = 0.0
-    said: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     fail: dict[int, BaseException] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
-    anew: bool = False
+    renew_all: bool = False
     plan: str = ""
     job: int = 0
     since: float | None = None
     ups: int = 0
 
     def _next(self, what: str) -> None:
-        self.said.append(what)
-        if (error := self.fail.pop(len(self.said), None)) is not None:
+        self.reported.append(what)
+        if (error := self.fail.pop(len(self.reported), None)) is not None:
             raise error
 
     def sleep(self, seconds: float) -> None:
@@ -93,7 +93,7 @@ class Fake:
         name = str(json.loads(plan.read_text())["name"])
         self._next(f"up {name}{f' {mode}' if mode else ''}")
         same, self.plan, self.ups = name == self.plan, name, self.ups + 1
-        if launch and (self.since is None or (self.anew and not same)):
+        if launch and (self.since is None or (self.renew_all and not same)):
             self._launch()
         return UpReport(f"up-{self.ups}", name, "lab", nothing_to_do=same)
 
@@ -156,27 +156,27 @@ def ready(settings: Settings, lab: Lab, text: str = STAY, *, fake: Fake | None =
     found, fake = scenario(text), fake or Fake()
     record = begin_comparison(settings, lab, found, kind="reproduce", leave="before")
     record.data["least"] = 2
-    return Runner(record, found, {"ann": fake}, lambda words: None, None, True, fake.sleep, lambda: fake.now), fake, record
+    return Runner(record, found, {"ann": fake}, lambda text: None, None, True, fake.sleep, lambda: fake.now), fake, record
 
 
 def test_arms_are_measured_in_turn_each_from_its_plan_to_its_stop(settings: Settings, lab: Lab) -> None:
     runner, fake, record = ready(settings, lab)
     runner.measure_rounds(narrow)
     assert [(slot["arm"], slot["round"]) for slot in record.slots] == [*zip("abccba", (1, 1, 1, 2, 2, 2), strict=True)]
-    assert fake.said == [word for arm in "abccba" for word in (f"up {arm}", "launch", "stop")]
+    assert fake.reported == [word for arm in "abccba" for word in (f"up {arm}", "launch", "stop")]
     assert all(slot["jobs"]["ann"][0]["last"] >= 7 for slot in record.slots), "the warm-up, and what counts"
     saved = json.loads((record.folder / "campaign.json").read_text())
     assert [slot["state"] for slot in saved["slots"]] == ["done"] * 6 and saved["scenario"]["label"] == "native"
-    assert leave(record, {"ann": fake}) == "as it was before: ann: nothing is up" and fake.said[-1] == "rollback up-1"
+    assert leave(record, {"ann": fake}) == "as it was before: ann: nothing is up" and fake.reported[-1] == "rollback up-1"
 
 
 def test_uplinks_are_shared_in_each_arm_as_it_says_or_else_as_the_lab_does(settings: Settings, lab: Lab) -> None:
     text = STAY.replace("lab: any", "lab: {hosts: 12, queue: {kb: 128}}").replace("c: {plan: c.json,", "c: {lab: {share: job},")
     runner, _, _ = ready(settings, lab, text.replace("[plan.links]", "[plan.links, lab.share]"))
-    said: list[str] = []
-    runner.share = said.append
+    lines: list[str] = []
+    runner.share = lines.append
     runner.measure_rounds(narrow)
-    assert said == ["fifo", "fifo", "job", "job", "fifo", "fifo"]
+    assert lines == ["fifo", "fifo", "job", "job", "fifo", "fifo"]
 
 
 def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(settings: Settings, lab: Lab) -> None:
@@ -184,8 +184,8 @@ def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(se
     runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
     runner.measure_rounds(narrow)
     of_c = ["up c", "launch", "adapt None", "adapt ends", "stop"]
-    assert fake.said[6:16] == of_c * 2, "it is stopped before the job, a stalled one's too"
-    assert sum(word.startswith("adapt") for word in fake.said) == 4
+    assert fake.reported[6:16] == of_c * 2, "it is stopped before the job, a stalled one's too"
+    assert sum(word.startswith("adapt") for word in fake.reported) == 4
 
 
 def test_what_a_job_makes_before_its_slots_turn_or_its_circuits_follow_it_is_not_measured(settings: Settings, lab: Lab) -> None:
@@ -212,7 +212,7 @@ def test_a_stall_is_a_result_and_the_others_are_measured_all_the_same(settings: 
     ]
     stalled = record.slots[2]
     assert stalled["error"] == "j made 0 of 7 iterations in 30 s" and 30 <= stalled["seconds"] < 32, "the arm's own watchdog"
-    assert fake.said.count("stop") == 6, "a stalled job is stopped, too"
+    assert fake.reported.count("stop") == 6, "a stalled job is stopped, too"
 
 
 def test_a_verb_that_times_out_is_a_stall_and_another_error_ends_the_scenario(settings: Settings, lab: Lab) -> None:
@@ -240,7 +240,7 @@ def test_an_interrupt_keeps_what_was_measured_and_stops_nothing_else(settings: S
 def test_the_job_goes_on_from_change_to_change_and_an_arm_may_stay(settings: Settings, lab: Lab) -> None:
     runner, fake, record = ready(settings, lab, CHANGE)
     runner.measure_rounds(narrow)
-    assert fake.said == ["up a", "up a", "up b live", "up a", "up b live", "up a", "stop"]
+    assert fake.reported == ["up a", "up a", "up b live", "up a", "up b live", "up a", "stop"]
     assert [slot["arm"] for slot in record.slots] == ["stay", "go", "go", "stay"]
     parts = [slot["jobs"]["ann"] for slot in record.slots]
     assert all(len(p) == 1 and p[0]["run"] == "job-1" for p in parts), "one launch for all"
@@ -249,7 +249,7 @@ def test_the_job_goes_on_from_change_to_change_and_an_arm_may_stay(settings: Set
 
 
 def test_a_change_that_launches_the_job_again_has_two_parts(settings: Settings, lab: Lab) -> None:
-    runner, _, record = ready(settings, lab, CHANGE, fake=Fake(anew=True))
+    runner, _, record = ready(settings, lab, CHANGE, fake=Fake(renew_all=True))
     runner.measure_rounds(narrow)
     before, again = record.slots[1]["jobs"]["ann"]
     assert before["run"] != again["run"] and before["after"] is None and again["after"] == 0 and again["last"] >= 5
@@ -287,10 +287,10 @@ def test_two_tenants_start_together_and_what_one_made_alone_does_not_count(setti
         return launched()
 
     bob.launch = late  # type: ignore[method-assign]
-    Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure_rounds(narrow)
+    Runner(record, found, {"ann": ann, "bob": bob}, lambda text: None, None, True, sleep, lambda: ann.now).measure_rounds(narrow)
     first = {tenant: parts[0]["first"] for tenant, parts in record.slots[0]["jobs"].items()}
     assert first == {"ann": 5, "bob": 1}
-    assert leave(record, {"ann": ann, "bob": bob}) == "nothing is up" and ann.said[-1] == bob.said[-1] == "down"
+    assert leave(record, {"ann": ann, "bob": bob}) == "nothing is up" and ann.reported[-1] == bob.reported[-1] == "down"
 
 
 def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(settings: Settings, lab: Lab) -> None:
@@ -307,11 +307,11 @@ def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(
         ann.sleep(seconds)
         bob.sleep(seconds)
 
-    Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure_rounds(narrow)
-    asked = [word for word in ann.said if word.startswith("pacing")]
-    assert asked == [words for how in ("together", "shift", "shift", "together") for words in (f"pacing {how}", "pacing ends")]
-    assert [slot["said"] for slot in record.slots[:2]] == [{"pacing": ["was together"]}, {"pacing": ["was shift"]}]
-    assert not any(word.startswith("pacing") for word in bob.said)
+    Runner(record, found, {"ann": ann, "bob": bob}, lambda text: None, None, True, sleep, lambda: ann.now).measure_rounds(narrow)
+    asked = [word for word in ann.reported if word.startswith("pacing")]
+    assert asked == [text for how in ("together", "shift", "shift", "together") for text in (f"pacing {how}", "pacing ends")]
+    assert [slot["reported"] for slot in record.slots[:2]] == [{"pacing": ["was together"]}, {"pacing": ["was shift"]}]
+    assert not any(word.startswith("pacing") for word in bob.reported)
 
 
 def test_a_plan_that_does_not_fit_the_lab_is_refused_with_its_place_before_anything_moves(settings: Settings, lab: Lab) -> None:

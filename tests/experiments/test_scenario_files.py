@@ -117,9 +117,9 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_every_mistake_is_refused_with_its_place(name: str) -> None:
-    (old, new), words = WRONG[name]
+    (old, new), text = WRONG[name]
     assert old in GOOD
-    assert any(words in line for line in wrong(GOOD.replace(old, new))), wrong(GOOD.replace(old, new))
+    assert any(text in line for line in wrong(GOOD.replace(old, new))), wrong(GOOD.replace(old, new))
 
 
 def test_an_arm_may_share_uplinks_in_another_way_and_says_so() -> None:

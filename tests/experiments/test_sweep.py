@@ -160,9 +160,9 @@ def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pyte
 # --- killed
 
 
-def process(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
+def process(tmp_path: Path, *argv: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", *words],
+        [sys.executable, "-m", *argv],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "DASK_TEMPORARY_DIRECTORY": str(tmp_path)},
         stdin=subprocess.DEVNULL,
@@ -255,8 +255,8 @@ def test_forty_trials_survive_a_killed_worker_and_a_killed_scheduler_and_are_tho
     kept = campaigns.CampaignRecord.keep
     at: dict[int, subprocess.Popen[bytes]] = {}
 
-    def keep(self: record.CampaignRecord, *words: Any) -> None:
-        kept(self, *words)
+    def keep(self: record.CampaignRecord, *argv: Any) -> None:
+        kept(self, *argv)
         if (one := at.pop(ended(settings), None)) is not None:
             kill(one)
 
@@ -352,13 +352,13 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
         "dark_ms": 66.0,
         "commit_ms": None,
         "nothing_to_do": False,
-        "turn": {"stood_ms": 412.0},
+        "ring_change": {"paused_ms": 412.0},
         "job": {"iteration_ms": 193.0},
         "phases": [{"name": "switch", "seconds": 0.08}],
     }
 
-    def command(words: list[str], inventory: Path | None, own: Mapping[str, str], until: float, good: Any = (0,)) -> Any:
-        given.append([Path(word).name if "/" in word else word for word in words])
+    def command(argv: list[str], inventory: Path | None, own: Mapping[str, str], until: float, good: Any = (0,)) -> Any:
+        given.append([Path(word).name if "/" in word else word for word in argv])
         return report if len(given) == 2 else {}
 
     @contextmanager
@@ -379,15 +379,15 @@ def test_a_whole_lab_is_used_by_commands_and_left_down(typed: list[list[str]]) -
         ["up", "--topology", "then.json", "--job", "live"],
         ["down", "--yes"],
     ]
-    assert values == {"dark_ms": 66.0, "turn.stood_ms": 412.0, "lost_ms": 412.0, "job.iteration_ms": 193.0, "switch_s": 0.08}
+    assert values == {"dark_ms": 66.0, "turn.paused_ms": 412.0, "lost_ms": 412.0, "job.iteration_ms": 193.0, "switch_s": 0.08}
 
 
 def test_a_lab_that_does_not_come_down_fails_its_trial_and_one_that_failed_is_taken_down(
     typed: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def command(words: list[str], *_: object) -> Any:
-        typed.append(words[:1])
-        if words[0] == failing:
+    def command(argv: list[str], *_: object) -> Any:
+        typed.append(argv[:1])
+        if argv[0] == failing:
             raise NotVerified(f"testbed {failing}: E-HANDS-NEEDED by hand")
         return {}
 
@@ -396,7 +396,7 @@ def test_a_lab_that_does_not_come_down_fails_its_trial_and_one_that_failed_is_ta
         typed.clear()
         with pytest.raises(NotVerified, match=f"testbed {failing}: E-HANDS-NEEDED"):
             onlab.on_lab(lab_task())
-        assert [words[0] for words in typed] == given
+        assert [argv[0] for argv in typed] == given
 
 
 def test_a_lab_that_exists_is_used_on_its_own_machine(typed: list[list[str]], settings: Settings, tmp_path: Path) -> None:
@@ -421,9 +421,9 @@ def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Setting
     found = {"outcome": "reproduced", "findings": [{"name": "iteration", "found": ratio}, {"name": "stalls", "found": 0}]}
     sent: list[str] = []
 
-    def command(words: list[str], *_: object) -> Any:
-        typed.append(words)
-        sent.extend(sorted(path.name for path in Path(words[2]).parent.rglob("*.*") if path.is_file()))
+    def command(argv: list[str], *_: object) -> Any:
+        typed.append(argv)
+        sent.extend(sorted(path.name for path in Path(argv[2]).parent.rglob("*.*") if path.is_file()))
         return found
 
     monkeypatch.setattr(onlab, "run_testbed", command)
@@ -498,12 +498,12 @@ def test_a_prediction_is_that_of_the_design(settings: Settings) -> None:
 
 def test_a_lab_whose_worker_died_before_it_was_ready_ends(tmp_path: Path) -> None:
     inventory = prepare_lab(tmp_path / "lab", WantedLab(hosts=2, ports=1))
-    here, there = os.pipe()
-    words = [sys.executable, "-P", "-m", "emulators", str(inventory), "--devices-only", "--foreground", "--with-parent"]
-    start = f"import subprocess; subprocess.Popen({[*words, '--ready-fd', str(there)]!r}, pass_fds=({there},))"
+    here, place = os.pipe()
+    argv = [sys.executable, "-P", "-m", "emulators", str(inventory), "--devices-only", "--foreground", "--with-parent"]
+    start = f"import subprocess; subprocess.Popen({[*argv, '--ready-fd', str(place)]!r}, pass_fds=({place},))"
     os.close(here)
-    subprocess.run([sys.executable, "-c", start], pass_fds=(there,), stdout=subprocess.DEVNULL, check=True, env=environment())
-    os.close(there)
+    subprocess.run([sys.executable, "-c", start], pass_fds=(place,), stdout=subprocess.DEVNULL, check=True, env=environment())
+    os.close(place)
     until = time.monotonic() + 60
     while onlab._using(tmp_path / "lab") and time.monotonic() < until:
         time.sleep(0.05)

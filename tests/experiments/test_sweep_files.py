@@ -21,12 +21,12 @@ FILES = {"w.yaml": BERT, "v.yaml": DLRM, "a/p.json": PLAN, "b/p.json": PLAN.repl
 
 
 def read(text: str, files: dict[str, str] | None = None) -> Campaign:
-    there = FILES if files is None else files
+    other = FILES if files is None else files
 
     def fetch(name: str) -> str:
-        if name not in there:
+        if name not in other:
             raise FileNotFoundError(2, "No such file or directory")
-        return there[name]
+        return other[name]
 
     return read_campaign(HEAD + text, "c.yaml", fetch)
 
@@ -97,8 +97,8 @@ def test_trials_of_a_campaign_may_be_of_several_kinds_and_share_its_grid() -> No
     assert [(trial.labels["kind"], trial.resource) for trial in found.trials[::2]] == [
         ("prediction", ""), ("lab", "lab"), ("devices", "")]  # fmt: skip
     assert [trial.task["lab"]["wanted"]["seed"] for trial in found.trials[:4]] == [1, 1, 1, 2]
-    said = refused("kind: lab\nbase: {job: false}\nlist: [{plan: a/p.json}, {kind: devices, plan: a/p.json}, {kind: labs}]")
-    assert "base.job: no parameter of kind devices" in said and "list[2].kind: 'labs': wanted one of prediction" in said
+    output = refused("kind: lab\nbase: {job: false}\nlist: [{plan: a/p.json}, {kind: devices, plan: a/p.json}, {kind: labs}]")
+    assert "base.job: no parameter of kind devices" in output and "list[2].kind: 'labs': wanted one of prediction" in output
 
 
 def test_a_file_that_is_neither_a_workload_nor_a_plan_is_not_sent_to_workers() -> None:
@@ -114,18 +114,18 @@ def test_files_of_one_name_in_two_folders_are_told_apart() -> None:
 
 
 def test_everything_wrong_is_said_at_its_place() -> None:
-    said = refused(
+    output = refused(
         PREDICTION + "grid:\n  method: [ring, 3]\n  lab.hosts: [12, 900]\n  sed: [1]\n  ports: []\nlist: [{workload: no.yaml}]"
     )
-    assert "c.yaml:6:18: grid.method[1]: wanted text, got 3" in said
-    assert "c.yaml:7:19: grid.lab.hosts[1]: wanted at most 64, got 900" in said
-    assert "grid.sed[0]: no parameter of kind prediction; did you mean seed?" in said
-    assert "grid.ports: no values" in said
-    assert "c.yaml:10:19: list[0].workload: no.yaml: No such file or directory" in said
+    assert "c.yaml:6:18: grid.method[1]: wanted text, got 3" in output
+    assert "c.yaml:7:19: grid.lab.hosts[1]: wanted at most 64, got 900" in output
+    assert "grid.sed[0]: no parameter of kind prediction; did you mean seed?" in output
+    assert "grid.ports: no values" in output
+    assert "c.yaml:10:19: list[0].workload: no.yaml: No such file or directory" in output
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("kind: prediction\ngrid: {method: [ring]}", "workload is missing"),
         ("kind: devices\ngrid: {seed: [1]}", "plan is missing"),
@@ -140,14 +140,14 @@ def test_everything_wrong_is_said_at_its_place() -> None:
         ("kind: lap", "wanted prediction, devices or lab"),
     ],
 )
-def test_a_campaign_that_cannot_be_run_is_refused(text: str, words: str) -> None:
-    assert words in refused(text)
+def test_a_campaign_that_cannot_be_run_is_refused(text: str, message: str) -> None:
+    assert message in refused(text)
 
 
 def test_a_grid_that_explodes_is_refused_with_its_size_before_it_is_made() -> None:
     many = ", ".join(map(str, range(1000)))
-    said = refused(PREDICTION + f"grid: {{seed: [{many}], repeat: [{many}], ports: [1, 2, 3]}}")
-    assert said == "c.yaml: 3000000 trials (1000 seed x 1000 repeat x 3 ports), at most 100000 are possible"
+    reported = refused(PREDICTION + f"grid: {{seed: [{many}], repeat: [{many}], ports: [1, 2, 3]}}")
+    assert reported == "c.yaml: 3000000 trials (1000 seed x 1000 repeat x 3 ports), at most 100000 are possible"
 
 
 def test_a_scenario_travels_with_its_plans_and_must_have_a_lab_of_its_own() -> None:

@@ -50,12 +50,12 @@ def given(record: JobRecord) -> Any:
 class Keeping(Ranks):
     """Hosts that remember what their ranks were told of packet switches."""
 
-    told: dict[str, dict[str, Any]]
+    shown: dict[str, dict[str, Any]]
     refuse = False
 
     async def launch(self, job: Job, run: str, *, resume: bool = False, extra: Any = None) -> None:
         env = {rank: request["env"] for rank, request in requests(job, self.lab, run, extra=extra).items()}
-        self.told = {rank: json.loads(each["TESTBED_FUNCTIONS"]) for rank, each in env.items()}
+        self.shown = {rank: json.loads(each["TESTBED_FUNCTIONS"]) for rank, each in env.items()}
         if self.refuse:
             raise Refused("gpu04: no user")
         await super().launch(job, run, resume=resume)
@@ -97,7 +97,7 @@ async def until(true: Callable[[], bool], within_s: float = 20.0) -> bool:
 
 async def test_a_job_has_its_slots_while_it_runs_and_a_process_renews_them(place: Place) -> None:
     await place.bring(ADDS)
-    grant = cast(Keeping, place.ranks).told["gpu02"]["aggregate"]
+    grant = cast(Keeping, place.ranks).shown["gpu02"]["aggregate"]
     assert (grant["device"], grant["size"], grant["each_bytes"]) == (place.lab.hosts["gpu02"].ports[1].interface, 8, 1024)
     assert await until(lambda: place.left_s[0] > 30)
     record = place.store.latest_job(KEY)
@@ -115,14 +115,14 @@ async def test_what_the_switch_counted_is_in_the_status_and_the_journal_while_it
     await place.bring(ADDS)
     record = place.store.latest_job(KEY)
     assert record is not None
-    [lent] = (await place.jobs.status(record)).attached["functions"]
-    assert {"segment": "ideal", "state": "leased", "size": 8, "total": 16, "packets_in": 0}.items() <= lent.items()
+    [leased] = (await place.jobs.status(record)).attached["functions"]
+    assert {"segment": "ideal", "state": "leased", "size": 8, "total": 16, "packets_in": 0}.items() <= leased.items()
     points = [each for each in read_points(place.folder / record.run) if each.measurement == "function"]
     assert points and points[-1].tags["function"] == "aggregate" and points[-1].fields["size"] == 8
     lease = leases_of(given(record))[0]
     place.at.ask(op="release", allocation=lease.allocation, token=lease.token)
-    [lent] = (await place.jobs.status(record)).attached["functions"]
-    assert lent["state"] == "gone" and "the switch has it no more" in VIEW.words(lent)
+    [leased] = (await place.jobs.status(record)).attached["functions"]
+    assert leased["state"] == "ended" and "the switch has it no more" in VIEW.text(leased)
     await place.jobs.stop(record, "stopped")
     record = place.store.latest_job(KEY)
     assert record is not None and "functions" not in (await place.jobs.status(record)).attached
@@ -185,8 +185,8 @@ async def test_a_switch_without_room_or_of_another_segment_refuses_before_anythi
     other = replace(place.lab, segments={"rail1": replace(place.lab.segments["ideal"], name="rail1")})
     with pytest.raises(Interlock, match=r"segment rail1: what answers at .* is the packet switch of segment ideal"):
         await check_attachments(replace(ADDS, attached={"functions": (Function("rail1", "aggregate"),)}), other, None)
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        away = with_switch(place.lab, f"127.0.0.1:{gone.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as ended:
+        away = with_switch(place.lab, f"127.0.0.1:{ended.getsockname()[1]}")
     with pytest.raises(Unreachable, match="functions of ideal"):
         await check_attachments(ADDS, away, None)
 
@@ -194,14 +194,14 @@ async def test_a_switch_without_room_or_of_another_segment_refuses_before_anythi
 async def test_a_relaunch_by_an_inventory_without_its_switch_is_refused_and_nothing_is_kept(place: Place) -> None:
     segment = place.lab.segments["ideal"]
     ports = {host: port for host, port in segment.ports.items() if host != "gpu02"}
-    for segments, said in (
+    for segments, reported in (
         ({}, "segment ideal: no such segment is in fibres.yml"),
         ({"ideal": replace(segment, functions={})}, "segment ideal: its switch cannot aggregate, by what is in fibres.yml"),
         ({"ideal": replace(segment, ports=ports)}, "segment ideal: gpu02 of job mlp is not at it, by what is in fibres.yml"),
     ):
         with pytest.raises(Missing) as refused:
             await functions.take(ADDS.attached[PLANNED.key], ADDS, replace(place.lab, segments=segments), "r1")
-        assert str(refused.value) == said and place.left_s == []
+        assert str(refused.value) == reported and place.left_s == []
 
 
 def test_a_job_asks_for_its_part_and_for_no_more_than_a_buffer_holds(place: Place) -> None:
@@ -219,8 +219,8 @@ async def test_nobody_renews_a_lease_that_a_silent_switch_could_not_take_back(pl
     (taken,) = await functions.take(ADDS.attached[PLANNED.key], ADDS, place.lab, "r1")
     keeper = functions.keep([taken])
     assert keeper.alive
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        away = f"127.0.0.1:{gone.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as ended:
+        away = f"127.0.0.1:{ended.getsockname()[1]}"
     await functions.give_back([replace(taken, control=away)], keeper)
     assert not keeper.alive
     await functions.give_back([taken])
@@ -281,7 +281,7 @@ async def test_who_looks_at_a_job_that_nobody_renews_for_has_it_renewed(place: P
     assert second != first and second.alive and await until(lambda: place.left_s[0] > 30)
     place.at.order(do="restart")
     (use,) = (await place.jobs.status(record)).attached["functions"]
-    assert use["state"] == "gone"
+    assert use["state"] == "ended"
     place.end("75")
     failed = await place.jobs.status(record)
     ended = "aggregate of segment ideal: its lease has ended, or the packet switch restarted"

@@ -26,8 +26,8 @@ HOSTS = [f"gpu0{n}" for n in range(1, 5)]
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """Four hosts at two packet switches, of which `ideal` can add."""
     folder = tmp_path_factory.mktemp("functions")
-    words = ["--hosts", "4", "--ports", "1", "--electrical", "ideal+aggregate", "--electrical", "fat-tree", "--rack", "2"]
-    assert main([*words, "--out", str(folder)]) == 0
+    argv = ["--hosts", "4", "--ports", "1", "--electrical", "ideal+aggregate", "--electrical", "fat-tree", "--rack", "2"]
+    assert main([*argv, "--out", str(folder)]) == 0
     return lab_in(folder)
 
 
@@ -55,7 +55,7 @@ def test_a_function_that_no_job_uses_is_said_and_not_taken(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("segments", "more", "said"),
+    ("segments", "more", "message"),
     [
         (
             [{"name": "ideal", "functions": ["cache"]}],
@@ -82,6 +82,6 @@ def test_a_function_that_no_job_uses_is_said_and_not_taken(lab: Lab) -> None:
         ([{"name": "ideal", "functions": ["add"]}], {}, "wanted aggregate or cache"),
     ],
 )
-def test_functions_that_cannot_be_are_refused(lab: Lab, segments: list[dict[str, Any]], more: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadFile, match=said):
+def test_functions_that_cannot_be_are_refused(lab: Lab, segments: list[dict[str, Any]], more: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadFile, match=message):
         read(lab, *segments, **more)

@@ -104,7 +104,7 @@ from orchestrator.jobs.jobs import Jobs
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.store.store import Store
-from tests.change.fleet import SLICE, plan_text, ring
+from tests.change.fleet import TENANCY, plan_text, ring
 from tests.change.living import OTHER, Living
 
 said = {}
@@ -125,7 +125,7 @@ async def main():
         again = json.dumps(document_of(plan))
         said["again"] = read_plan(again, "again.json", living.lab).job == plan.job and "lantern" in again
         await living.change(text)
-        jobs = Jobs(living.session, store, SLICE, Path(sys.argv[2]))
+        jobs = Jobs(living.session, store, TENANCY, Path(sys.argv[2]))
         said["shown"] = render.job(await jobs.status(living.job))
         said["kept"] = living.job.spec.given
         await jobs.stop(living.job, "stopped")
@@ -141,20 +141,20 @@ def run(tmp_path: Path, host: str) -> subprocess.CompletedProcess[str]:
     folder.mkdir(parents=True)
     for name, text in PARTS.items():
         (folder / f"{name}.py").write_text(dedent(text))
-    words = [sys.executable, "-c", RUN, str(folder.parent), str(tmp_path), host]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    argv = [sys.executable, "-c", RUN, str(folder.parent), str(tmp_path), host]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
 
 def test_a_new_attachment_is_a_folder_and_its_name(tmp_path: Path) -> None:
     done = run(tmp_path, "gpu04")
     assert done.returncode == 0, done.stderr[-2000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["again"] and said["env"] == {"LANTERN": "gpu04 True"}
-    assert "lantern at gpu04, oil for 3 nights" in said["shown"]
+    reply = json.loads(done.stdout.splitlines()[-1])
+    assert reply["again"] and reply["env"] == {"LANTERN": "gpu04 True"}
+    assert "lantern at gpu04, oil for 3 nights" in reply["shown"]
     given = {"oil": 3, "lit": True}
-    assert said["kept"] == {"lantern": given}
-    assert said["done"][:4] == [["check", "gpu04", None], ["begin", {"oil": 3}], ["stop", "gpu04"], ["release", given]]
-    assert all(each == ["release", given] for each in said["done"][4:])
+    assert reply["kept"] == {"lantern": given}
+    assert reply["done"][:4] == [["check", "gpu04", None], ["begin", {"oil": 3}], ["stop", "gpu04"], ["release", given]]
+    assert all(each == ["release", given] for each in reply["done"][4:])
 
 
 def test_what_it_says_is_wrong_is_said_at_its_place_in_the_plan(tmp_path: Path) -> None:

@@ -87,10 +87,10 @@ class Installed:
 
     def __init__(self, space: Space, folder: Path) -> None:
         self.space, self.folder = space, folder
-        self.words = [sys.executable, "-S", "-E", str(folder / "agent" / "__main__.py")]
+        self.message = [sys.executable, "-S", "-E", str(folder / "agent" / "__main__.py")]
 
     def agent(self, command: str, given: Any = None) -> list[dict[str, Any]]:
-        done = self.space.run(*self.words, command, stdin="" if given is None else json.dumps(given))
+        done = self.space.run(*self.message, command, stdin="" if given is None else json.dumps(given))
         assert not done.stderr, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -102,13 +102,13 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     part = folder / "more" / "lantern" / "host"
     part.mkdir(parents=True)
     (part / "__init__.py").write_text(dedent(LANTERN))
-    words = [sys.executable, "-c", UNPACK, str(part.parents[1]), str(folder / "testbed")]
-    subprocess.run(words, cwd=ROOT, check=True, timeout=60)
+    argv = [sys.executable, "-c", UNPACK, str(part.parents[1]), str(folder / "testbed")]
+    subprocess.run(argv, cwd=ROOT, check=True, timeout=60)
     return folder / "testbed"
 
 
 @pytest.fixture(scope="module")
-def there(unpacked: Path, spaces: Callable[[str], Space]) -> Installed:
+def present(unpacked: Path, spaces: Callable[[str], Space]) -> Installed:
     space, far = spaces("gpu01"), spaces("far")
     space.fibre(1, far, 1)
     made = Installed(space, unpacked)
@@ -118,8 +118,8 @@ def there(unpacked: Path, spaces: Callable[[str], Space]) -> Installed:
 
 
 @pytest.fixture
-def channel(there: Installed) -> Iterator[Peer]:
-    made = Peer(there.space.argv(*there.words, "attach"))
+def channel(present: Installed) -> Iterator[Peer]:
+    made = Peer(present.space.argv(*present.message, "attach"))
     yield made
     made.close()
 
@@ -134,11 +134,11 @@ def test_every_part_on_hosts_is_carried_there_under_its_own_name_and_nothing_els
     assert {name for name, _ in installed.programs()} >= ours
 
 
-def test_a_mechanism_is_told_of_jobs_routes_and_its_own_requests(there: Installed, channel: Peer) -> None:
+def test_a_mechanism_is_told_of_jobs_routes_and_its_own_requests(present: Installed, channel: Peer) -> None:
     routes = [["10.255.9.9/32", "10.1.0.9", "opt1", ""]]
     about = {"generation": 7, "routes": routes, "neighbours": [["10.1.0.9", "02:00:00:00:00:01", "opt1"]]}
     assert channel.ask("stage", **about, congctl="by-night")["congctl"] == "reno"
-    assert "congctl reno" in there.space.ip("route", "show", "table", "7007")
+    assert "congctl reno" in present.space.ip("route", "show", "table", "7007")
     assert channel.ask("commit", generation=7)["ok"]
     assert channel.ask("job.start", name="j", argv=["true"], lantern="broken")["error"] == "its glass is broken"
     assert channel.ask("job.start", name="j", argv=["true"], lantern="oil")["ok"]
@@ -156,23 +156,23 @@ def test_its_operations_are_fenced_as_it_says(channel: Peer) -> None:
     assert channel.ask("lantern.light", token=9)["ok"] and channel.ask("lantern", token=8)["ok"]
 
 
-def test_what_a_host_lacks_is_told_by_each_and_by_doctor(there: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {reply["what"]: reply for reply in there.agent("try")}
-    assert said["lanterns"] == {"what": "lanterns", "without": "everything by day"}
-    assert said["oil"]["error"] == "this host has no oil: buy some" and len(said) == 4
-    monkeypatch.setattr(doctor, "AGENT", there.folder / "agent")
+def test_what_a_host_lacks_is_told_by_each_and_by_doctor(present: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {reply["what"]: reply for reply in present.agent("try")}
+    assert answer["lanterns"] == {"what": "lanterns", "without": "everything by day"}
+    assert answer["oil"]["error"] == "this host has no oil: buy some" and len(answer) == 4
+    monkeypatch.setattr(doctor, "AGENT", present.folder / "agent")
     probes = {probe.name: probe for probe in doctor._mechanisms()}
     assert probes["lanterns"].state == "ok"
     oil = probes["oil"]
     assert (oil.state, oil.detail, oil.fix, oil.works) == ("warn", "this host has no oil", "buy some", "what is lit already")
 
 
-def test_a_user_who_is_not_root_is_told_so(there: Installed) -> None:
-    there.space.run("sh", "-c", f"umask 022 && cp -r {there.folder} /run/readable")
+def test_a_user_who_is_not_root_is_told_so(present: Installed) -> None:
+    present.space.run("sh", "-c", f"umask 022 && cp -r {present.folder} /run/readable")
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "/usr/bin/env", "python3", "-S", "-E"]
-    done = there.space.run(*nobody, "/run/readable/agent/__main__.py", "try")
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert said and {reply["error"] for reply in said} == {"not tried, this user is not root: run it as root"}
+    done = present.space.run(*nobody, "/run/readable/agent/__main__.py", "try")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines and {reply["error"] for reply in lines} == {"not tried, this user is not root: run it as root"}
 
 
 def test_an_agent_that_does_not_start_is_a_warning_of_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -182,20 +182,20 @@ def test_an_agent_that_does_not_start_is_a_warning_of_doctor(monkeypatch: pytest
     assert probe.state == "warn" and str(tmp_path) in probe.fix
 
 
-def test_an_agent_with_another_file_of_a_mechanism_is_another_agent(there: Installed) -> None:
-    assert there.agent("start")[0]["started"] is False
+def test_an_agent_with_another_file_of_a_mechanism_is_another_agent(present: Installed) -> None:
+    assert present.agent("start")[0]["started"] is False
     for name in ("extensions/congestion/host/bpf/progress.bpf.o", "extensions/lantern/host/__init__.py"):
-        with (there.folder / name).open("ab") as file:
+        with (present.folder / name).open("ab") as file:
             file.write(b"\n")
-        assert there.agent("start")[0]["started"] is True, "else the one that runs would go on with the old one"
+        assert present.agent("start")[0]["started"] is True, "else the one that runs would go on with the old one"
 
 
-def test_a_mechanism_that_was_taken_away_is_gone_with_its_operations(there: Installed) -> None:
-    there.space.run("rm", "-r", str(there.folder / "extensions"))
-    assert there.agent("start")[0]["started"] is True
-    said = there.agent("call", {"op": "lantern"})[0]
-    assert said["code"] == "unknown-op" and "commit" in said["error"] and "lantern," not in said["error"]
-    assert there.agent("try") == []
+def test_a_mechanism_that_was_taken_away_is_gone_with_its_operations(present: Installed) -> None:
+    present.space.run("rm", "-r", str(present.folder / "extensions"))
+    assert present.agent("start")[0]["started"] is True
+    reply = present.agent("call", {"op": "lantern"})[0]
+    assert reply["code"] == "unknown-op" and "commit" in reply["error"] and "lantern," not in reply["error"]
+    assert present.agent("try") == []
 
 
 def test_no_two_have_an_operation_of_the_same_name_and_each_fences_its_own_alone() -> None:

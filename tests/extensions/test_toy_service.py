@@ -37,7 +37,7 @@ PARTS = {
             rung: int
 
             def words(self) -> str:
-                return f"Rang {self.rung} times"
+                return f"Rang {self.level} times"
 
         async def ring(command, *, notify, options) -> ChimeReport:
             key = key_of(load_lab(command.inventory))
@@ -88,31 +88,31 @@ PARTS = {
     "measurements": """
         from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
-        MEASUREMENTS = (Measurement("chime", "a stroke", COMMON_TAGS, {"rung": Field("int", "", "so far")}, "hourly"),)
+        MEASUREMENTS = (Measurement("chime", "a stroke", COMMON_TAGS, {"level": Field("int", "", "so far")}, "hourly"),)
         """,
     "live": """
         from orchestrator.views.services import Live, ServiceView
 
         class LiveChime(Live):
             def __init__(self):
-                self.rung, self.fresh, self.there = 0, False, None
+                self.level, self.fresh, self.present = 0, False, None
 
             def point(self, point):
-                self.rung, self.fresh = point.fields["rung"], True
-                return (self.words(), {"rung": self.rung}) if self.rung > 1 else None
+                self.level, self.fresh = point.fields["level"], True
+                return (self.text(), {"level": self.level}) if self.level > 1 else None
 
             def standing(self, state):
-                self.there = state
+                self.present = state
 
             def taken(self):
                 fresh, self.fresh = self.fresh, False
                 return fresh
 
             def words(self):
-                return f"rung {self.rung} times" if self.rung else ""
+                return f"rung {self.level} times" if self.level else ""
 
             def json(self):
-                return {"words": self.words(), "bad": False, "bars": []} if self.rung else None
+                return {"message": self.text(), "bad": False, "bars": []} if self.level else None
 
         class ChimeView(ServiceView):
             name = measurement = "chime"
@@ -146,15 +146,15 @@ def run(tmp_path: Path, body: str) -> dict[str, object]:
     folder.mkdir(parents=True)
     for name, text in PARTS.items():
         (folder / f"{name}.py").write_text(dedent(text))
-    words = [sys.executable, "-c", BEGIN + dedent(body) + "\nprint(json.dumps(said))", str(folder.parent), str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    argv = [sys.executable, "-c", BEGIN + dedent(body) + "\nprint(json.dumps(said))", str(folder.parent), str(tmp_path)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
-    said: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    reply: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return reply
 
 
 def test_its_kind_is_found_and_read_with_the_others(tmp_path: Path) -> None:
-    said = run(
+    result = run(
         tmp_path,
         """
         from orchestrator.background import registry
@@ -168,13 +168,13 @@ def test_its_kind_is_found_and_read_with_the_others(tmp_path: Path) -> None:
         said["kinds"] = [each.name for each in registry.kinds()]
         """,
     )
-    states = said["states"]
+    states = result["states"]
     assert isinstance(states, dict) and states["chime"].startswith("ringing, pid ")
-    assert isinstance(said["kinds"], list) and said["kinds"][-1] == "chime"
+    assert isinstance(result["kinds"], list) and result["kinds"][-1] == "chime"
 
 
 def test_its_verbs_are_made_from_its_kind_and_those_of_groups_listed_run_and_described(tmp_path: Path) -> None:
-    said = run(
+    result = run(
         tmp_path,
         """
         import os
@@ -199,25 +199,25 @@ def test_its_verbs_are_made_from_its_kind_and_those_of_groups_listed_run_and_des
         said["here"] = Call("chime", inventory="x").here("testbed service stop chime")
         """,
     )
-    assert "chime" not in str(said["--help"]) and not said["imported"], "a list imports no service"
-    assert "chime     Ring every hour." in str(said["service start --help"])
-    assert "--times N" in str(said["service start chime --help"]) and "[default: 3; x>=1]" in str(
-        said["service start chime --help"]
+    assert "chime" not in str(result["--help"]) and not result["imported"], "a list imports no service"
+    assert "chime     Ring every hour." in str(result["service start --help"])
+    assert "--times N" in str(result["service start chime --help"]) and "[default: 3; x>=1]" in str(
+        result["service start chime --help"]
     )
-    ran = str(said["service run chime --times 2"]).splitlines()
+    ran = str(result["service run chime --times 2"]).splitlines()
     assert [line.split()[1:] for line in ran[:2]] == [["stroke", "ding"]] * 2 and ran[2] == "Rang 2 times"
-    assert json.loads(str(said["service run chime --json"]))["data"] == {"rung": 3}
-    assert [json.loads(line)["event"] for line in str(said["service run chime --jsonl"]).splitlines()] == ["stroke"] * 3
-    assert str(said["service status chime"]).splitlines()[1].split()[:2] == ["chime", "ended"]
-    assert said["service stop chime"] == "No chime service was running\n"
-    assert "chimes    Show how often it rang." in str(said["job --help"])
-    assert json.loads(str(said["job chimes --json"]))["data"] == {"times": 7}
-    assert '"rung"' in str(said["examples schema data service run chime"])
-    assert said["here"] == "testbed --inventory x service stop chime"
+    assert json.loads(str(result["service run chime --json"]))["data"] == {"level": 3}
+    assert [json.loads(line)["event"] for line in str(result["service run chime --jsonl"]).splitlines()] == ["stroke"] * 3
+    assert str(result["service status chime"]).splitlines()[1].split()[:2] == ["chime", "ended"]
+    assert result["service stop chime"] == "No chime service was running\n"
+    assert "chimes    Show how often it rang." in str(result["job --help"])
+    assert json.loads(str(result["job chimes --json"]))["data"] == {"times": 7}
+    assert '"rung"' in str(result["examples schema data service run chime"])
+    assert result["here"] == "testbed --inventory x service stop chime"
 
 
 def test_an_arm_begins_and_ends_it_beside_its_jobs(tmp_path: Path) -> None:
-    said = run(
+    result = run(
         tmp_path,
         """
         from optics import BadFile
@@ -227,7 +227,7 @@ def test_an_arm_begins_and_ends_it_beside_its_jobs(tmp_path: Path) -> None:
         from tests.experiments.test_scenario_files import GOOD, fetch
 
         text = GOOD.replace("a: {}", "a: {chime: soft}").replace("[plan.links]", "[plan.links, chime]")
-        said["beside"] = read_scenario(text, "s.yaml", fetch).arms["a"].beside
+        said["beside"] = read_scenario(text, "s.yaml", fetch).arms["a"].shared
         for name, pair in {"alone": ("soft", "loud"), "same": (", chime]", "]"), "odd": ("soft", "odd")}.items():
             try:
                 read_scenario(text.replace(*pair), "s.yaml", fetch)
@@ -240,18 +240,18 @@ def test_an_arm_begins_and_ends_it_beside_its_jobs(tmp_path: Path) -> None:
         Kind.start = lambda kind, settings, key, log, options: said["done"].append(options.times) or ChimeState(7)
         Kind.stop = lambda kind, settings, key: said["done"].append("stop")
         tenant = Tenant(Call())
-        said["words"] = tenant.begin("chime", "soft")
+        said["message"] = tenant.begin("chime", "soft")
         tenant.end("chime")
         """,
     )
-    assert said["beside"] == [["chime", "ann", "soft"]]
-    assert "nobody hears it" in str(said["alone"]) and "the arms differ in chime, too" in str(said["same"])
-    assert "s.yaml:11:14: arms.a.chime: wanted soft or loud" in str(said["odd"])
-    assert (said["words"], said["done"]) == ([], [1, "stop"])
+    assert result["beside"] == [["chime", "ann", "soft"]]
+    assert "nobody hears it" in str(result["alone"]) and "the arms differ in chime, too" in str(result["same"])
+    assert "s.yaml:11:14: arms.a.chime: wanted soft or loud" in str(result["odd"])
+    assert (result["message"], result["done"]) == ([], [1, "stop"])
 
 
 def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:
-    said = run(
+    result = run(
         tmp_path,
         """
         from orchestrator.cli.watchscreen import slot_lines
@@ -264,22 +264,22 @@ def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:
         picture = Picture(lab_of("emulated"))
         said["before"] = whole_picture(picture)["services"]
         for rung in (1, 2):
-            picture.feed(Point("chime", {"testbed": picture.lab.name, "run": "r1"}, {"rung": rung}, rung))
+            picture.feed(Point("chime", {"testbed": picture.lab.name, "run": "r1"}, {"level": rung}, rung))
         said["changes"] = [changed_sections(picture).get("services"), changed_sections(picture).get("services")]
         said["log"] = [event.json() for event in picture.events.log]
         said["line"] = [str(line) for line in slot_lines(picture, 80, unicode=False)]
         said["known"] = ["chime" in MEASUREMENTS, "chime" in OF_JOBS]
         """,
     )
-    assert said["before"] == {}
-    assert said["changes"] == [{"chime": {"words": "rung 2 times", "bad": False, "bars": []}}, None]
-    log = said["log"]
-    assert isinstance(log, list) and [(one["event"], one["words"], one["rung"]) for one in log] == [("chime", "rung 2 times", 2)]
-    assert said["line"] == ["chime     rung 2 times"] and said["known"] == [True, False]
+    assert result["before"] == {}
+    assert result["changes"] == [{"chime": {"message": "rung 2 times", "bad": False, "bars": []}}, None]
+    log = result["log"]
+    assert isinstance(log, list) and [(one["event"], one["message"], one["level"]) for one in log] == [("chime", "rung 2 times", 2)]
+    assert result["line"] == ["chime     rung 2 times"] and result["known"] == [True, False]
 
 
 def test_viewers_and_reports_of_a_lab_ask_it(tmp_path: Path) -> None:
-    said = run(
+    result = run(
         tmp_path,
         """
         from dataclasses import replace
@@ -298,11 +298,11 @@ def test_viewers_and_reports_of_a_lab_ask_it(tmp_path: Path) -> None:
         with Store(here.store_path) as store, KIND.file(here, key, KIND.own(here)) as file:
             file.now(state="ringing", rung=3)
             with Watcher(here, store) as watcher:
-                said["rung"] = watcher.picture.services.live["chime"].there.rung
+                said["level"] = watcher.picture.services.live["chime"].present.level
             one = store.new_run("up", key, plan_name="ring", user="ann")
             one.finish("ok")
             page = write_report(gather([store.get(one.id)], store, here, "x")).html
             said["reported"] = f"Strokes of run {one.id}" in page
         """,
     )
-    assert said["rung"] == 3 and said["reported"]
+    assert result["level"] == 3 and result["reported"]

@@ -46,8 +46,8 @@ def test_a_port_without_receive_light_sends_nothing_over_its_one_way_link_either
 
 def test_circuits_are_named_by_their_dark_receivers() -> None:
     path = (CrossConnect(Port("ocs1", "1"), Port("ocs1", "9")),)
-    ways = [Circuit(port(0, 1), port(1, 1), path, 1.0), Circuit(port(1, 1), port(0, 1), path, 1.0)]
-    assert dark_circuits(ways, {port(1, 1): False, port(0, 1): True}) == (ways[0],)
+    directions = [Circuit(port(0, 1), port(1, 1), path, 1.0), Circuit(port(1, 1), port(0, 1), path, 1.0)]
+    assert dark_circuits(directions, {port(1, 1): False, port(0, 1): True}) == (directions[0],)
 
 
 def test_traffic_of_a_ring_goes_the_other_way_round_and_says_so() -> None:
@@ -57,7 +57,7 @@ def test_traffic_of_a_ring_goes_the_other_way_round_and_says_so() -> None:
     assert len(found.groups) == 1 and found.lost == 0 and found.pairs == 30
     for lane in range(4):
         assert len(walk(found.rules, here, macs(here), found.alive, name(2), name(3), lane)) == 6
-    assert found.words() == ["rerouted ring steps: gpu03->gpu04"]
+    assert found.text() == ["rerouted ring steps: gpu03->gpu04"]
     assert all(
         count is not None and count <= 5
         for asked in questions(found, here, RING)
@@ -70,7 +70,7 @@ def test_who_is_cut_off_is_named_and_the_rest_stays_joined() -> None:
     here, links = lab(6, 4), ring()
     found = detour(links, {links[1], links[2]}, here, macs(here))
     assert found.groups == ((name(0), name(1), name(3), name(4), name(5)), (name(2),))
-    assert found.words() == ["cut off: gpu03; 5 hosts stay joined"]
+    assert found.text() == ["cut off: gpu03; 5 hosts stay joined"]
     assert len(walk(found.rules, here, macs(here), found.alive, name(1), name(3))) == 5
     with pytest.raises(Lost):
         walk(found.rules, here, macs(here), found.alive, name(0), name(2))
@@ -82,7 +82,7 @@ def test_a_one_way_ring_that_is_cut_has_pairs_without_a_way() -> None:
     here, links = lab(4, 2), ring(4, LinkKind.SIMPLEX)
     found = detour(links, {links[0]}, here, macs(here))
     assert found.pairs == 12 and found.lost == 6
-    assert found.words() == ["6 of 12 pairs of hosts have no path left"]
+    assert found.text() == ["6 of 12 pairs of hosts have no path left"]
 
 
 def test_a_fixed_route_over_a_dead_link_is_off_and_named_and_another_stays() -> None:
@@ -91,7 +91,7 @@ def test_a_fixed_route_over_a_dead_link_is_off_and_named_and_another_stays() -> 
     stays = FixedRoute(name(5), name(3), (name(4),))
     found = detour(links, {links[1]}, here, macs(here), [off, stays])
     assert found.dropped == (off,) and found.kept_routes == (stays,)
-    assert found.words() == ["fixed route gpu01-gpu02-gpu03-gpu04 is not used meanwhile"]
+    assert found.text() == ["fixed route gpu01-gpu02-gpu03-gpu04 is not used meanwhile"]
     assert walk(found.rules, here, macs(here), found.alive, name(0), name(3)) == (name(0), name(5), name(4), name(3))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from optics import Circuit, CrossConnect, HostPort, Infeasible, Interlock, Link, LinkKind, Port, Slot, SpectralRoute
+from optics import Circuit, CrossConnect, FrequencySlot, HostPort, Infeasible, Interlock, Link, LinkKind, Port, SpectralRoute
 from optics.plan import Plan, WantedLink
 from orchestrator.fabric.circuits import circuit, circuits, foreign_ports, live_links, settings
 from orchestrator.fabric.transition import transition
@@ -15,7 +15,7 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.target import circuit_rows, target
-from tests.change.glasslab import SWITCH, hosts_yml, joined, read, roadm, select, slot
+from tests.change.fibrelab import SWITCH, hosts_yml, joined, read, roadm, select, slot
 
 
 def port(number: int, at: int = 1) -> HostPort:
@@ -26,7 +26,7 @@ def link(a: int, b: int, kind: LinkKind = LinkKind.DUPLEX) -> Link:
     return Link(port(a), port(b), kind)
 
 
-def route(device: str, a: str, b: str, light: Slot, weaker: float = 0.0) -> SpectralRoute:
+def route(device: str, a: str, b: str, light: FrequencySlot, weaker: float = 0.0) -> SpectralRoute:
     return SpectralRoute(Port(device, a), Port(device, b), light, weaker)
 
 
@@ -44,9 +44,9 @@ RING = (link(1, 2, LinkKind.SIMPLEX), link(2, 3, LinkKind.SIMPLEX), link(3, 4, L
 
 
 def test_light_of_a_transmitter_passes_multiplexer_trunk_and_demultiplexer_in_its_own_slot() -> None:
-    way = circuit(port(1), port(3), roadm())
-    assert way.path == (route("wss1", "4101", "4201", slot(1)), route("wss1", "5101", "5203", slot(1)))
-    assert way.loss_db == pytest.approx(0.6 + 4.0 + 0.7 + 4.0 + 0.6)
+    path = circuit(port(1), port(3), roadm())
+    assert path.path == (route("wss1", "4101", "4201", slot(1)), route("wss1", "5101", "5203", slot(1)))
+    assert path.loss_db == pytest.approx(0.6 + 4.0 + 0.7 + 4.0 + 0.6)
 
 
 def test_all_slots_share_the_trunk_of_a_roadm() -> None:
@@ -75,8 +75,8 @@ def test_overlapping_spectrum_on_a_trunk_is_refused_with_circuits_port_and_slots
     lab = roadm(4, slots={k: f", slot: {{n: {-280 + 8 * min(k, 3)}, m: 4}}" for k in range(1, 5)})
     with pytest.raises(Infeasible) as refused:
         circuits(RING, lab)
-    words = str(refused.value)
-    assert words == (f"gpu03:p1->gpu04:p1 and gpu04:p1->gpu01:p1 overlap at wss1:4201 (trunk t1): {slot(3)} and {slot(3)}")
+    text = str(refused.value)
+    assert text == (f"gpu03:p1->gpu04:p1 and gpu04:p1->gpu01:p1 overlap at wss1:4201 (trunk t1): {slot(3)} and {slot(3)}")
 
 
 def test_a_circuit_takes_the_trunk_of_least_loss_and_the_next_one_the_other() -> None:
@@ -96,7 +96,7 @@ def test_more_circuits_than_trunks_are_refused_by_name() -> None:
 def test_a_circuit_that_has_one_way_only_gets_it_whatever_the_order() -> None:
     """gpu01 could take either middle, gpu02 only the first: who comes first must give way."""
     devices = dict.fromkeys(("left", "one", "two", "right"), SWITCH)
-    limited = replace(SWITCH, ways=(("1", "9[12]"), ("2", "91")))
+    limited = replace(SWITCH, directions=(("1", "9[12]"), ("2", "91")))
     fibres = [
         'name: f1, host: gpu01, port: 1, device: left, enters: "1", leaves: "101"',
         'name: f2, host: gpu02, port: 1, device: left, enters: "2", leaves: "102"',
@@ -123,10 +123,10 @@ def test_bare_hosts_at_different_devices_are_joined_over_trunks() -> None:
 
 def test_no_way_at_all_is_said_with_both_ends() -> None:
     with pytest.raises(Infeasible, match="no fibre path: no trunks lead from west:1 to east:102"):
-        circuit(port(1), port(2), read_without_way())
+        circuit(port(1), port(2), read_without_directions())
 
 
-def read_without_way() -> Lab:
+def read_without_directions() -> Lab:
     fibres = [
         'name: f1, host: gpu01, port: 1, device: west, enters: "1", leaves: "101"',
         'name: f2, host: gpu02, port: 1, device: east, enters: "2", leaves: "102"',
@@ -138,8 +138,8 @@ def read_without_way() -> Lab:
 def test_light_that_arrives_already_keeps_its_way() -> None:
     lab = joined()
     live = {"west": {cross("west", "1", "902")}, "east": {cross("east", "802", "102")}}
-    (way,) = circuits([link(1, 2, LinkKind.SIMPLEX)], lab, live)
-    assert way.path[0] == cross("west", "1", "902")
+    (path,) = circuits([link(1, 2, LinkKind.SIMPLEX)], lab, live)
+    assert path.path[0] == cross("west", "1", "902")
 
 
 def test_a_trunk_that_somebody_else_uses_is_avoided_and_refused_only_where_there_is_no_other() -> None:
@@ -156,15 +156,15 @@ def test_a_route_with_another_attenuation_is_kept_and_stays_ours() -> None:
     wanted = {"wss1": frozenset({route("wss1", "in", "2", slot(1))})}
     change = transition({"wss1": frozenset({weaker})}, wanted, {"wss1": frozenset({route("wss1", "in", "2", slot(1), 1.0)})})
     assert not change and change.kept["wss1"] == {weaker}
-    gone = transition({"wss1": frozenset({weaker})}, {}, wanted)
-    assert gone.removed["wss1"] == {weaker}
+    ended = transition({"wss1": frozenset({weaker})}, {}, wanted)
+    assert ended.removed["wss1"] == {weaker}
 
 
 def test_foreign_spectrum_that_overlaps_is_an_interlock_and_beside_it_none() -> None:
     mine = {"wss1": frozenset({route("wss1", "in", "2", slot(1))})}
-    beside = route("wss1", "in", "3", slot(2))
-    across = route("wss1", "in", "3", Slot(slot(1).low_mhz + 6250, slot(2).high_mhz))
-    assert transition({"wss1": frozenset({beside})}, mine, {}).foreign["wss1"] == {beside}
+    neighbour = route("wss1", "in", "3", slot(2))
+    across = route("wss1", "in", "3", FrequencySlot(slot(1).low_mhz + 6250, slot(2).high_mhz))
+    assert transition({"wss1": frozenset({neighbour})}, mine, {}).foreign["wss1"] == {neighbour}
     with pytest.raises(Interlock, match="needs wss1:in, which wss1:in->3@"):
         transition({"wss1": frozenset({across})}, mine, {})
 
@@ -179,10 +179,10 @@ def test_circuits_of_a_change_name_both_ends_over_several_devices() -> None:
 
 def test_a_stored_plan_keeps_its_ways() -> None:
     lab = joined()
-    way = Circuit(port(1), port(2), (cross("west", "1", "902"), cross("east", "802", "102")))
-    up = UpState.of([Link(port(1), port(2), LinkKind.SIMPLEX)], [way], "")
+    path = Circuit(port(1), port(2), (cross("west", "1", "902"), cross("east", "802", "102")))
+    up = UpState.of([Link(port(1), port(2), LinkKind.SIMPLEX)], [path], "")
     stored = UpState.of_json(json.loads(json.dumps(up.to_json())))
-    assert stored == up and [found.path for found in stored.circuits(lab)] == [way.path]
+    assert stored == up and [found.path for found in stored.circuits(lab)] == [path.path]
 
 
 def test_behind_a_coupler_nobody_may_hear_two_transmitters() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optics import CrossConnect, HostPort, Link, LinkKind, Port, Slot, SpectralRoute, StoreFailed
+from optics import CrossConnect, FrequencySlot, HostPort, Link, LinkKind, Port, SpectralRoute, StoreFailed
 from orchestrator.fabric.up_state import SlotsMade, UpState
 
 LINKS = (
@@ -16,7 +16,7 @@ LINKS = (
 )
 PATH = (
     CrossConnect(Port("ocs1", "1"), Port("ocs1", "17")),
-    SpectralRoute(Port("wss1", "in"), Port("wss1", "3"), Slot.flexgrid(-280, 4)),
+    SpectralRoute(Port("wss1", "in"), Port("wss1", "3"), FrequencySlot.flexgrid(-280, 4)),
 )
 
 

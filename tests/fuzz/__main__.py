@@ -49,23 +49,23 @@ def _run(name: str, runs: int, keep: bool) -> bool:
     kept = CORPUS / name
     kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="testbed-fuzz-") as folder:
-        found, words = Path(folder) / "found", Path(folder) / "words"
+        found, text = Path(folder) / "found", Path(folder) / "message"
         found.mkdir()
-        words.write_text(_dictionary(kept))
+        text.write_text(_dictionary(kept))
         limits = [f"-runs={runs}", "-max_len=2048", "-len_control=50", f"-timeout={SECONDS_EACH}", f"-rss_limit_mb={MEMORY_MB}"]
-        if words.stat().st_size:  # an empty dictionary is an error to the fuzzer
-            limits.append(f"-dict={words}")
+        if text.stat().st_size:  # an empty dictionary is an error to the fuzzer
+            limits.append(f"-dict={text}")
         options = [*limits, f"-artifact_prefix=crash-{name}-", "-print_final_stats=1", "-verbosity=0"]
         command = [sys.executable, "-m", "tests.fuzz", "--one", name, *options, str(found), str(kept)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        said = done.stdout + done.stderr
-        ran = re.search(r"number_of_executed_units:\s*(\d+)", said)
-        peak = re.search(r"peak_rss_mb:\s*(\d+)", said)
-        rate = re.search(r"average_exec_per_sec:\s*(\d+)", said)
+        output = done.stdout + done.stderr
+        ran = re.search(r"number_of_executed_units:\s*(\d+)", output)
+        peak = re.search(r"peak_rss_mb:\s*(\d+)", output)
+        rate = re.search(r"average_exec_per_sec:\s*(\d+)", output)
         figures = [found and found[1] for found in (ran, rate, peak)]
         print(f"{name:<26} {figures[0]} inputs, {figures[1]}/s, {figures[2]} MB, exit {done.returncode}", flush=True)
         if done.returncode:
-            print("\n".join(line for line in said.splitlines() if not line.startswith(("INFO", "stat::")))[-4000:], flush=True)
+            print("\n".join(line for line in output.splitlines() if not line.startswith(("INFO", "stat::")))[-4000:], flush=True)
         if keep and not done.returncode:
             from tests.fuzz.smallest import keep_smallest
 
@@ -75,8 +75,8 @@ def _run(name: str, runs: int, keep: bool) -> bool:
 
 def _dictionary(kept: Path) -> str:
     """The words of the kept corpus, for the fuzzer to put together anew."""
-    words = {word for file in sorted(kept.iterdir()) for word in re.findall(rb"[A-Za-z0-9_.:/@*-]{3,24}", file.read_bytes())}
-    return "".join(f'"{word.decode()}"\n' for word in sorted(words)[:400])
+    argv = {word for file in sorted(kept.iterdir()) for word in re.findall(rb"[A-Za-z0-9_.:/@*-]{3,24}", file.read_bytes())}
+    return "".join(f'"{word.decode()}"\n' for word in sorted(argv)[:400])
 
 
 def one(name: str, options: list[str]) -> int:

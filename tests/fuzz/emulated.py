@@ -24,7 +24,7 @@ def _overrides(driver: str) -> dict[str, object]:
 def _talk(driver: str, data: bytes) -> None:
     _, dialect = device_from_config("ocs1", driver, _overrides(driver))
     dialect.transport = family(driver).schemes[0]
-    now, said = 0.0, 0
+    now, reported = 0.0, 0
     session = dialect.open(now)
     assert session is not None
     if dialect.logs_in and not data.startswith(b"!"):
@@ -38,11 +38,11 @@ def _talk(driver: str, data: bytes) -> None:
         dialect.tick(now)
         out = dialect.drain()
         assert all(data is None or isinstance(data, bytes) for _, _, data in out)
-        said += sum(len(data or b"") for _, _, data in out)
+        reported += sum(len(data or b"") for _, _, data in out)
         event = dialect.next_event(now)
         assert event is None or isinstance(event, float | int)
     dialect.tick(now + 60.0)
-    assert said < _MOST_OUT and len(session.buffer) <= max(dialect.longest, LONGEST)
+    assert reported < _MOST_OUT and len(session.buffer) <= max(dialect.longest, LONGEST)
     dialect.close(session)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from agent.jobs import beats, demand
+from agent.jobs import demand, heartbeats
 from conformance.transcript import transcript_of
 from optics import BadFile, Infeasible
 from optics.plan import Job
@@ -95,13 +95,13 @@ def iterations(data: bytes) -> None:
     assert bool(found.bad) == bool(found.why)
 
 
-@target("beat")
-def beat(data: bytes) -> None:
+@target("heartbeat")
+def heartbeat(data: bytes) -> None:
     with suppress(ValueError):
-        found = beats.parsed(data.ljust(beats.SIZE, b"\0")[: beats.SIZE], -1, 1 << 60)
+        found = heartbeats.parsed(data.ljust(heartbeats.SIZE, b"\0")[: heartbeats.SIZE], -1, 1 << 60)
         numbers = [row[0] for row in found["times"]]
         assert numbers == sorted(set(numbers)) and all(0 <= number <= 1 << 62 for row in found["times"] for number in row)
-        assert len(json.dumps(found)) < 64 << 10 and found["beat"]["age_s"] >= 0
+        assert len(json.dumps(found)) < 64 << 10 and found["heartbeat"]["age_s"] >= 0
 
 
 @target("demand")

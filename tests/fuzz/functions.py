@@ -83,10 +83,10 @@ def sums(data: bytes) -> None:
     rank = object.__new__(Aggregate)  # no socket, no thread
     rank._grant, rank._rank, rank._epoch = Grant(1, TOKEN, ADDRESS, 7470, "", 4, 64), 0, 0
     rank._link, rank._heard, rank._head = cast(Any, Link()), memoryview(bytearray(64)), bytearray(HEADER_BYTES)
-    memory, under_way = memoryview(bytearray(68)), {chunk: Part(chunk, 0.0, begun=True) for chunk in (0, 1)}
+    memory, in_progress = memoryview(bytearray(68)), {chunk: Part(chunk, 0.0, begun=True) for chunk in (0, 1)}
     while inbox:
         before = bytes(memory)
-        chunk = rank._receive(memory, 0, under_way)
+        chunk = rank._receive(memory, 0, in_progress)
         places = {-1: (0, 0), 0: (0, 64), 1: (64, 68)}[chunk]
         assert all(a == b or places[0] <= at < places[1] for at, (a, b) in enumerate(zip(before, memory, strict=True)))
-        under_way.pop(chunk, None)
+        in_progress.pop(chunk, None)

@@ -31,7 +31,7 @@ def tl1_stream(data: bytes) -> None:
     assert _tl1(data, size) == whole, f"pieces of {size} bytes are read otherwise"
     for message in whole[0]:
         if isinstance(message, tl1.Reply):
-            assert message.words and isinstance(message.completed, bool)
+            assert message.message and isinstance(message.completed, bool)
             for row in message.rows:
                 tl1.parse_row(row)
 
@@ -70,7 +70,7 @@ def tl1_glimmerglass_rows(data: bytes) -> None:
 @target("tl1-polatis-rows")
 def tl1_polatis_rows(data: bytes) -> None:
     with suppress(Garbled):
-        polatis_tl1._level_words(data.decode("latin-1"))
+        polatis_tl1._level_text(data.decode("latin-1"))
 
 
 @target("telnet")
@@ -157,7 +157,7 @@ def rome_tables(data: bytes) -> None:
     text = joblog.without_logs(data.decode("ascii", "backslashreplace"))[0]
     with suppress(Garbled):
         table = joblog.port_table(text)
-        assert table.rows and all(row.ports and row.words for row in table.strange)
+        assert table.rows and all(row.ports and row.message for row in table.strange)
         joblog.connected(table.rows.values())
     with suppress(Garbled):
         joblog.pending(text)

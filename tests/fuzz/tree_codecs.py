@@ -23,7 +23,7 @@ def json(data: bytes) -> None:
                 with suppress(Garbled):
                     rest.number(row, key)
                     rest.whole(row, key)
-    assert len(rest.restconf_words(409, data)) < 2 * len(data) + 100
+    assert len(rest.restconf_message(409, data)) < 2 * len(data) + 100
 
 
 @target("calient-json")

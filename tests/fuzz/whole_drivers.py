@@ -20,7 +20,7 @@ from drivers.link import Dropped, Link
 from drivers.link.http import Answer
 from drivers.registry import built_in_drivers, driver_class, open_device
 from drivers.session import tl1
-from optics import Change, CrossConnect, DeviceConfig, Port, Setting, Slot, SpectralRoute, TestbedError, Unreachable
+from optics import Change, CrossConnect, DeviceConfig, FrequencySlot, Port, Setting, SpectralRoute, TestbedError, Unreachable
 from tests.fuzz.targets import pieces, target
 
 MOST_VIRTUAL_S = 7200.0
@@ -62,7 +62,7 @@ class _Talk:
     def asked(self, data: bytes) -> None:
         self._asked = data
 
-    def say(self) -> bytes:
+    def send(self) -> bytes:
         part = next(self._parts, b"")
         if b"$" in part:
             tags = _TAG.findall(self._asked)
@@ -93,7 +93,7 @@ class _Stream(Link):
         self._talk.asked(data)
 
     async def _read(self, silence_s: float) -> bytes:
-        return self._talk.say()
+        return self._talk.send()
 
     async def _discard(self) -> None:
         return None
@@ -106,10 +106,10 @@ class _Http:
         self._talk = talk
 
     async def exchange(self, method: str, path: str, *, question: str, **more: object) -> Answer:
-        said = self._talk.say()
-        if not said:
+        output = self._talk.send()
+        if not output:
             raise Dropped(f'ocs1: connection ended before the answer to "{question}"')
-        head, _, body = said.partition(b"\n\n")
+        head, _, body = output.partition(b"\n\n")
         status, *lines = head.decode("latin-1").split("\n")
         pairs = (line.partition(": ") for line in lines)
         number = int(status) if re.fullmatch("[0-9]{3}", status, re.ASCII) else 200
@@ -134,14 +134,14 @@ class _Netconf:
         if self._opened > 3:
             raise Unreachable("ocs1: no connection")
         self.alive = True
-        self.capabilities = tuple(self._talk.say().decode("utf-8", "replace").split())
+        self.capabilities = tuple(self._talk.send().decode("utf-8", "replace").split())
 
     async def ask(self, operation: str, *, question: str, timeout_s: float | None = None) -> str:
-        said = self._talk.say()
-        if not said:
+        output = self._talk.send()
+        if not output:
             self.alive = False
             raise Dropped(f'ocs1: session ended before the answer to "{question}"')
-        return said.decode("utf-8", "replace")
+        return output.decode("utf-8", "replace")
 
     async def close(self) -> None:
         self.alive = False
@@ -155,10 +155,10 @@ class _Commands:
 
     async def run(self, command: str, timeout_s: float | None = None) -> tuple[str, int]:
         self._talk.asked(command.encode())
-        said = self._talk.say()
-        if not said:
+        output = self._talk.send()
+        if not output:
             raise Dropped(f'ocs1: connection ended before the answer to "{command}"')
-        text = said.decode("utf-8", "replace")
+        text = output.decode("utf-8", "replace")
         status, _, printed = text.partition("\n")
         return (printed, int(status)) if re.fullmatch("[0-9]{1,3}", status, re.ASCII) else (text, 0)
 
@@ -210,7 +210,7 @@ def _played(driver: str, talk: _Talk) -> Iterator[DeviceConfig]:
 def _circuit(driver: str) -> Setting:
     enters, leaves = (Port("ocs1", label) for label in _CIRCUITS.get(driver, ("1", "17")))
     if driver_class(driver).TRAITS.spectral:
-        return SpectralRoute(enters, leaves, Slot(193_075_000, 193_125_000))
+        return SpectralRoute(enters, leaves, FrequencySlot(193_075_000, 193_125_000))
     return CrossConnect(enters, leaves)
 
 

@@ -107,8 +107,8 @@ async def test_hosts_are_logged_in_to_a_few_at_a_time_and_dead_ones_do_not_delay
 def test_ansible_has_as_many_processes_as_hosts_are_worked_with_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
-    def began(**words: Any) -> None:
-        given.update(words)
+    def began(**texts: Any) -> None:
+        given.update(texts)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ansible_runner.interface, "init_runner", began)

@@ -110,8 +110,10 @@ def test_launchers_set_how_many_ranks_a_host_has_where_hosts_differ_in_it(tmp_pa
 def test_torchrun_has_a_line_for_each_host() -> None:
     lines = torchrun(found())
     assert lines[0::2] == [f"# on {host}" for host in HOSTS]
-    words = shlex.split(lines[5])
-    assert words[0] == "env" and "GLOO_SOCKET_IFNAME=host0" in words and not any(word.startswith("MASTER_ADDR=") for word in words)
-    options = words[words.index("torchrun") :]
+    tokens = shlex.split(lines[5])
+    assert (
+        tokens[0] == "env" and "GLOO_SOCKET_IFNAME=host0" in tokens and not any(word.startswith("MASTER_ADDR=") for word in tokens)
+    )
+    options = tokens[tokens.index("torchrun") :]
     assert options[1:5] == ["--nnodes=3", "--nproc-per-node=1", "--node-rank=2", "--master-addr=10.254.0.3"]
     assert options[6:] == ["/opt/gpt/train.py", "--name", "it's"]

@@ -37,14 +37,14 @@ class Emulated:
 
     def __init__(self, folder: Path) -> None:
         self.inventory, self.state = folder / "inventory", folder / "state"
-        words = ["--hosts", "3", "--ports", "2", "--free-ports", "--settle-s", "0.02"]
-        self._python("emulators.generate", *words, "--out", str(self.inventory), "--state", str(self.state))
+        argv = ["--hosts", "3", "--ports", "2", "--free-ports", "--settle-s", "0.02"]
+        self._python("emulators.generate", *argv, "--out", str(self.inventory), "--state", str(self.state))
         self._python("emulators", str(self.inventory))
         self.lab = lab_in(self.inventory)
 
     @staticmethod
-    def _python(*words: str) -> None:
-        subprocess.run([sys.executable, "-m", *words], check=True, capture_output=True, timeout=60)
+    def _python(*argv: str) -> None:
+        subprocess.run([sys.executable, "-m", *argv], check=True, capture_output=True, timeout=60)
 
     def control(self, **request: Any) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as s:
@@ -220,13 +220,13 @@ async def test_a_host_key_that_is_not_the_known_one_is_refused(emulated: Emulate
     lines = (emulated.state / "known_hosts").read_text().splitlines()
     others = dict(line.split(" ", 1) for line in lines)
     here, elsewhere = (f"[127.0.0.1]:{emulated.lab.hosts[name].ssh.port}" for name in ("gpu01", "gpu02"))
-    for text, words in ((f"{here} {others[elsewhere]}\n", "differs from the one in"), ("", "is not in")):
+    for text, message in ((f"{here} {others[elsewhere]}\n", "differs from the one in"), ("", "is not in")):
         known.write_text(text)
         host = emulated.lab.hosts["gpu01"]
         suspicious = replace(emulated.lab, hosts={"gpu01": replace(host, ssh=replace(host.ssh, known_hosts=str(known)))})
         async with Hosts(suspicious, emulated.inventory, tmp_path) as fresh:
             error = (await fresh.channels.connect())["gpu01"]
-        assert isinstance(error, Unreachable) and words in str(error) and error.hint, error
+        assert isinstance(error, Unreachable) and message in str(error) and error.hint, error
 
 
 async def test_a_key_nobody_knows_does_not_get_in(emulated: Emulated, tmp_path: Path) -> None:
@@ -241,9 +241,9 @@ async def test_a_key_nobody_knows_does_not_get_in(emulated: Emulated, tmp_path: 
 async def test_an_agent_that_is_gone_is_reported_and_provisioning_brings_it_back(emulated: Emulated, hosts: Hosts) -> None:
     queue = hosts.channels.subscribe()
     port, key = emulated.lab.hosts["gpu01"].ssh.port, emulated.state / "id_ed25519"
-    words = ["-p", str(port), "-i", str(key), "-o", f"UserKnownHostsFile={emulated.state / 'known_hosts'}", "root@127.0.0.1"]
+    argv = ["-p", str(port), "-i", str(key), "-o", f"UserKnownHostsFile={emulated.state / 'known_hosts'}", "root@127.0.0.1"]
     stop = await asyncio.create_subprocess_exec(
-        "ssh", *words, "python3 /var/lib/testbed/agent/__main__.py stop", stdout=asyncio.subprocess.DEVNULL
+        "ssh", *argv, "python3 /var/lib/testbed/agent/__main__.py stop", stdout=asyncio.subprocess.DEVNULL
     )
     assert await stop.wait() == 0
     async with asyncio.timeout(5):

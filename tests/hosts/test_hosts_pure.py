@@ -82,20 +82,20 @@ def test_the_commands_of_an_rdma_host_are_those_of_the_testbed_and_each_has_its_
 
 
 def test_all_generations_of_a_host_travel_in_one_payload() -> None:
-    told = render.rule_payloads({2: {"gpu01": frozenset(), "gpu02": frozenset()}, 1: {"gpu01": frozenset()}})
-    requests = json.loads(gzip.decompress(base64.b64decode(told["gpu01"])))
-    assert [r["generation"] for r in requests] == [1, 2] and set(told) == {"gpu01", "gpu02"}
+    reply = render.rule_payloads({2: {"gpu01": frozenset(), "gpu02": frozenset()}, 1: {"gpu01": frozenset()}})
+    requests = json.loads(gzip.decompress(base64.b64decode(reply["gpu01"])))
+    assert [r["generation"] for r in requests] == [1, 2] and set(reply) == {"gpu01", "gpu02"}
 
 
 async def test_an_agent_of_an_older_release_is_told_each_route_when_it_refuses_addresses_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routes = [Route(f"10.255.0.{n}/32", "10.1.0.2", "opt1", "10.255.0.1", 0) for n in range(2, 202) if n != 77]
-    told: list[list[list[str]]] = []
+    notices: list[list[list[str]]] = []
 
     async def ask(self: Channels, requests: Mapping[str, Any], *_: object) -> dict[str, dict[str, Any]]:
         (request,) = json.loads(gzip.decompress(base64.b64decode(requests["gpu01"]["packed"])))
-        told.append(request["routes"])
+        notices.append(request["routes"])
         if any(not row[2] for row in request["routes"]):
             raise Refused("no interface  on this host (it has opt1)")
         return {"gpu01": {"staged": [{"generation": 3, "routes": len(request["routes"]), "table": 7003}]}}
@@ -106,7 +106,7 @@ async def test_an_agent_of_an_older_release_is_told_each_route_when_it_refuses_a
             await hosts.routes.stage_warm({3: {"gpu01": frozenset(routes)}})
         hosts.channels.hellos["gpu01"] = Hello("gpu01", True, provision="before")
         staged = await hosts.routes.stage_warm({3: {"gpu01": frozenset(routes)}})
-    assert staged["gpu01"][3].routes == len(routes) and [len(each) < 20 for each in told] == [True, True, False]
+    assert staged["gpu01"][3].routes == len(routes) and [len(each) < 20 for each in notices] == [True, True, False]
 
 
 def test_rules_too_many_for_one_command_are_refused_before_anything_is_sent() -> None:
@@ -184,11 +184,11 @@ def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() 
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(facts.provision_archive())))) as tar:
         names = tar.getnames()
     assert "agent/__main__.py" in names and "agent/daemon.py" in names
-    there = f"workloads/{facts.workload_digest()}"
-    assert f"{there}/workloads/programs/train.py" in names
-    beside = {name for name in names if name.startswith(f"{there}/extensions/")}
-    parts = {name.split("/")[4] for name in beside if name.count("/") > 4}
-    assert f"{there}/extensions/shadow/rank/__main__.py" in beside and parts == {"rank"}
+    place = f"workloads/{facts.workload_digest()}"
+    assert f"{place}/workloads/programs/train.py" in names
+    neighbours = {name for name in names if name.startswith(f"{place}/extensions/")}
+    parts = {name.split("/")[4] for name in neighbours if name.count("/") > 4}
+    assert f"{place}/extensions/shadow/rank/__main__.py" in neighbours and parts == {"rank"}
     assert all(0 < len(piece) <= render.COMMAND_LIMIT for piece in facts.provision_archive())
 
 
@@ -213,7 +213,7 @@ def test_hosts_that_fail_alike_are_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "kind", "said"),
+    ("printed", "kind", "message"),
     [
         ('{"id":0,"ok":false,"code":"refused","error":"no user zed"}', Refused, "gpu01: no user zed"),
         ('{"ok":true}\n{"ok":false,"code":"overtaken","error":"run 9 has this host"}', Locked, "gpu01: run 9 has this host"),
@@ -221,10 +221,12 @@ def test_hosts_that_fail_alike_are_one_line() -> None:
         ('["ok"]\n{"ok":false}', Refused, 'gpu01: launch: ["ok"]\n{"ok":false}'),
     ],
 )
-def test_the_refusal_of_an_agent_that_ansible_asked_is_told_in_its_words(printed: str, kind: type[TestbedError], said: str) -> None:
+def test_the_refusal_of_an_agent_that_ansible_asked_is_told_in_its_words(
+    printed: str, kind: type[TestbedError], message: str
+) -> None:
     play = runner.Play()
     runner._hear({"event": "runner_on_failed", "event_data": {"host": "gpu01", "task": "launch", "res": {"stdout": printed}}}, play)
-    assert type(play.failed["gpu01"]) is kind and str(play.failed["gpu01"]) == said
+    assert type(play.failed["gpu01"]) is kind and str(play.failed["gpu01"]) == message
 
 
 def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tmp_path: Path) -> None:
@@ -245,15 +247,15 @@ def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tm
 
 
 async def test_a_request_without_a_channel_whose_asker_was_cancelled_is_no_error_of_the_program() -> None:
-    told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    notices: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: notices.append(context))
     with ThreadPoolExecutor(1) as threads:
         channel = Channel(LAB.hosts["gpu01"], lambda *event: None, threads)
         with pytest.raises(Unreachable, match="no channel to its agent"):
             await channel.send("hello")
         channel.send("hello")  # what it leads to is looked at by nobody
     gc.collect()
-    assert not told
+    assert not notices
 
 
 async def test_a_host_that_answers_only_half_of_the_greeting_is_not_attached() -> None:
@@ -270,13 +272,13 @@ async def test_a_host_that_answers_only_half_of_the_greeting_is_not_attached() -
         else:
             asyncio.get_running_loop().call_soon(channel._line, json.dumps(hello | {"id": request["id"]}).encode())
 
-    there: Any = SimpleNamespace(closed=False, sendall=sent, in_buffer=SimpleNamespace(set_event=lambda event: None))
-    there.close = lambda: setattr(there, "closed", True)
-    channel._transport = cast(Any, SimpleNamespace(is_active=lambda: True, open_session=lambda timeout: there))
-    there.exec_command = lambda words: None
+    other: Any = SimpleNamespace(closed=False, sendall=sent, in_buffer=SimpleNamespace(set_event=lambda event: None))
+    other.close = lambda: setattr(other, "closed", True)
+    channel._transport = cast(Any, SimpleNamespace(is_active=lambda: True, open_session=lambda timeout: other))
+    other.exec_command = lambda text: None
     connecting = asyncio.ensure_future(channels.connect(["gpu01"], 0.2))
     await watched.wait()
     assert channels.attached() == ()
-    assert isinstance((await connecting)["gpu01"], TimedOut) and there.closed
+    assert isinstance((await connecting)["gpu01"], TimedOut) and other.closed
     with pytest.raises(Unreachable, match="no channel to its agent"):
         await channels.greet(["gpu01"])

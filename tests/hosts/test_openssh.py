@@ -21,15 +21,15 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text('#!/bin/sh\nfor last; do :; done\nprintf "%s\\n" "$@" > ' + f'{tmp_path}/words\nexec sh -c "$last"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    return tmp_path / "words"
+    return tmp_path / "message"
 
 
 def test_the_host_is_reached_as_ansible_reaches_it() -> None:
-    words = openssh.arguments(HOSTS["gpu03"])
-    assert words[:5] == ["ssh", "-p", "22103", "-l", "root"] and words[-1] == "127.0.0.1"
+    argv = openssh.arguments(HOSTS["gpu03"])
+    assert argv[:5] == ["ssh", "-p", "22103", "-l", "root"] and argv[-1] == "127.0.0.1"
     home = Path.home() / ".local" / "state" / "testbed" / "emulated"
-    assert words[words.index("-i") + 1] == str(home / "id_ed25519")
-    assert f'UserKnownHostsFile="{home}/known_hosts"' in words and "StrictHostKeyChecking=yes" in words and "BatchMode=yes" in words
+    assert argv[argv.index("-i") + 1] == str(home / "id_ed25519")
+    assert f'UserKnownHostsFile="{home}/known_hosts"' in argv and "StrictHostKeyChecking=yes" in argv and "BatchMode=yes" in argv
 
 
 def test_several_words_stay_what_they_are_and_one_is_for_the_shell(fake: Path) -> None:

@@ -45,9 +45,9 @@ def test_links_fifos_strange_names_and_too_much_are_refused_all_at_once(tmp_path
     (tmp_path / "etc").symlink_to("/etc")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "two\nlines").write_text("")
-    words = refused(tmp_path)
-    assert "shadow: a symbolic link; files of a program are copied, and links are not followed" in words
-    assert "etc: a symbolic link" in words and "fifo: a FIFO is there" in words and r"control characters: 'two\nlines'" in words
+    text = refused(tmp_path)
+    assert "shadow: a symbolic link; files of a program are copied, and links are not followed" in text
+    assert "etc: a symbolic link" in text and "fifo: a FIFO is there" in text and r"control characters: 'two\nlines'" in text
 
     many = tmp_path / "many"
     many.mkdir()

@@ -127,12 +127,12 @@ async def test_every_rank_is_asked_under_the_name_that_it_has_on_its_host(tmp_pa
             ranks = job(2).ranks
             states = await hosts.jobs.states("ddp.r7", ranks)
             assert list(states) == list(ranks) and [state.host for state in states.values()] == [*["gpu02"] * 2, *["gpu01"] * 2]
-            found = await hosts.turns.prepare("ddp.r7", 3, ranks, {"rings": [[0, 1, 2, 3]]}, lease_s=5.0, within_s=1.0)
+            found = await hosts.ring_changes.prepare("ddp.r7", 3, ranks, {"rings": [[0, 1, 2, 3]]}, lease_s=5.0, within_s=1.0)
             assert sorted((s.host, s.rank) for s in found) == [("gpu01", 0), ("gpu01", 1), ("gpu02", 0), ("gpu02", 1)]
             for line in lines.values():
                 assert sorted(each["name"] for each in line.asked) == ["ddp.r7.0"] * 2 + ["ddp.r7.1"] * 2
             with pytest.raises(Refused) as refused:
-                await hosts.turns.hold("ddp.r7", 3, ranks, lease_s=5.0, within_s=1.0)
+                await hosts.ring_changes.hold("ddp.r7", 3, ranks, lease_s=5.0, within_s=1.0)
             assert str(refused.value) == "gpu01: no such job\n(1 other host did it)", "once for both of its ranks"
         finally:
             hosts.channels._channels = {}

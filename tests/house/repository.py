@@ -19,8 +19,8 @@ def tracked() -> tuple[Path, ...]:
     """Every file of the project: what git tracks or would; without git (a source archive) all that is no cache."""
     asked = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
-        told = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout.decode()
-        names = [name for name in told.split("\0") if name]
+        notice = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        names = [name for name in notice.split("\0") if name]
     except (OSError, subprocess.CalledProcessError):
         names = [
             str(path.relative_to(ROOT))

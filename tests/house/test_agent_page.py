@@ -82,6 +82,6 @@ def test_the_page_has_every_event_and_every_error_code() -> None:
 
 
 def test_the_page_has_every_command_and_the_version() -> None:
-    said = re.search(r"The command line takes (.*?)\. Input", PAGE, re.DOTALL)
-    assert said and set(re.findall(r"`(\w+)`", said[1])) == set(COMMANDS) | {"attach", "gpus", "serve"}
+    lines = re.search(r"The command line takes (.*?)\. Input", PAGE, re.DOTALL)
+    assert lines and set(re.findall(r"`(\w+)`", lines[1])) == set(COMMANDS) | {"attach", "gpus", "serve"}
     assert f"`version`, which is {VERSION} " in PAGE

@@ -30,7 +30,7 @@ PURE_ROOMS |= {
 }
 PURE_ROOMS |= {"extensions.pacing.links", "extensions.pacing.phases"}
 PURE_ROOMS |= {f"extensions.adapt.{name}" for name in ("circuits", "region", "traffic")}
-CLOCKS_AND_DOORS = {"asyncio", "socket", "subprocess", "time", "random", "os", "logging"}
+CLOCKS_AND_SOCKETS = {"asyncio", "socket", "subprocess", "time", "random", "os", "logging"}
 
 
 def lint(folder: Path, *contracts: str) -> tuple[int, str]:
@@ -74,7 +74,7 @@ def violations(contract: dict[str, Any]) -> list[tuple[str, str]]:
     """Every import a contract is there to forbid, module by module."""
     if contract["type"] == "forbidden":
         pairs = product(matching(contract["source_modules"]), matching(contract["forbidden_modules"]))
-        return [(here, there) for here, there in pairs if not (within(here, there) or within(there, here))]
+        return [(here, other) for here, other in pairs if not (within(here, other) or within(other, here))]
     inside = "".join(f"{container}." for container in contract.get("containers", []))
     layers = [[inside + module.strip() for module in layer.split("|")] for layer in contract["layers"]]
     upward = [(low, high) for uppers, lowers in pairwise(layers) for low in lowers for high in uppers]
@@ -83,27 +83,27 @@ def violations(contract: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_every_contract_holds() -> None:
-    code, said = lint(ROOT)
-    assert code == 0, said
-    assert f"Contracts: {len(CONTRACTS)} kept, 0 broken." in said
+    code, reported = lint(ROOT)
+    assert code == 0, reported
+    assert f"Contracts: {len(CONTRACTS)} kept, 0 broken." in reported
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_a_contract_fails_on_each_import_it_forbids(name: str, copy: Path) -> None:
     wanted = violations(CONTRACTS[name])
     assert wanted
-    for here, there in wanted:
-        plant(copy, here, there)
-    code, said = lint(copy, name)
-    assert code == 1, said
-    missed = [f"{here} -> {there}" for here, there in wanted if f"{here} is not allowed to import {there}" not in said]
+    for here, other in wanted:
+        plant(copy, here, other)
+    code, reported = lint(copy, name)
+    assert code == 1, reported
+    missed = [f"{here} -> {place}" for here, place in wanted if f"{here} is not allowed to import {place}" not in reported]
     assert not missed
 
 
 def test_the_pure_rooms_and_the_clocks_they_must_not_know_are_all_named() -> None:
     pure, drivers, bytes_ = CONTRACTS["pure"], CONTRACTS["pure-no-drivers"], CONTRACTS["bytes"]
     assert set(pure["source_modules"]) == set(drivers["source_modules"]) == PURE_ROOMS
-    assert set(pure["forbidden_modules"]) >= CLOCKS_AND_DOORS
+    assert set(pure["forbidden_modules"]) >= CLOCKS_AND_SOCKETS
     assert set(bytes_["source_modules"]) == {"drivers.wire", "emulators.devices.dialects", "emulators.optics"}
     assert set(bytes_["forbidden_modules"]) >= {"asyncio", "socket", "time"}
 
@@ -112,8 +112,8 @@ def test_the_pure_rooms_and_the_clocks_they_must_not_know_are_all_named() -> Non
 def test_a_module_outside_every_room_breaks_the_contract(name: str, copy: Path) -> None:
     (container,) = CONTRACTS[name]["containers"]
     (copy / container.replace(".", "/") / "stray.py").touch()
-    code, said = lint(copy, name)
-    assert code == 1 and "stray" in said, said
+    code, output = lint(copy, name)
+    assert code == 1 and "stray" in output, output
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -16,17 +16,17 @@ from agent.daemon import OPERATIONS
 from extensions.adapt.plan import Region
 from extensions.adapt.record import Look, record_look
 from extensions.adapt.region import Proposal
-from extensions.adapt.turning import Turned
+from extensions.adapt.region_change import RegionChanged
 from optics import Outcome
 from orchestrator.change.port_counters import Counters, record_clocks
 from orchestrator.change.stall import record_stall
-from orchestrator.change.timeline import Timeline, record_rungs, record_timeline
+from orchestrator.change.timeline import Timeline, record_levels, record_timeline
 from orchestrator.fabric.circuits import settings
 from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
-from orchestrator.services.schedule.points import record_host, record_turn
+from orchestrator.services.schedule.points import record_host, record_slot_change
 from orchestrator.store.light import light_history
 from orchestrator.store.records import StallPoint
 from orchestrator.store.store import Store
@@ -34,7 +34,7 @@ from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read_points
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.telemetry.reference import rewrite_tables
 from orchestrator.verify.power import MeterPoint, Reading, keep
-from orchestrator.verify.report import PairSample, Rung
+from orchestrator.verify.report import LevelResult, PairSample
 from tests.house.repository import ROOT
 from tests.kit.labs import lab_of
 
@@ -77,7 +77,7 @@ def test_no_playbook_thinks() -> None:
 
 
 def test_the_answers_the_program_reads_are_those_of_tasks_there_are() -> None:
-    read_ = {task for path in HOSTS for task in re.findall(r'play\.said\[.+?\]\["([a-z ]+)"\]', path.read_text())}
+    read_ = {task for path in HOSTS for task in re.findall(r'play\.reported\[.+?\]\["([a-z ]+)"\]', path.read_text())}
     tasks = {task["name"] for path in PLAYED for task in yaml.safe_load(path.read_text())[0]["tasks"]}
     assert read_ and read_ <= tasks
 
@@ -106,7 +106,7 @@ def test_every_request_sent_to_an_agent_is_one_it_knows() -> None:
 
 # Names that no run in an emulated lab can record; everything else one does (tests/end_to_end/test_telemetry.py).
 ELSEWHERE = {"gpu": "emulated hosts have no GPUs; tests/agent/measure/test_gpus.py reads them where there are some"}
-BY_JOBS = {"iteration", "rank", "collective", "turn", "turn_rank", "shadow", "function", "requests"}
+BY_JOBS = {"iteration", "rank", "collective", "ring_change", "ring_change_rank", "shadow", "function", "requests"}
 
 
 class Ticking:
@@ -144,7 +144,7 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
         times = Timeline(outcomes, committed, at + 9, dict.fromkeys(outcomes, at + 4), crossed, at + 12, 1500, 17)
         figures = record_timeline(recorder, lab, goal, torus, times)
         assert None not in (figures.dark_ms, figures.link_ms, figures.commit_ms)
-        record_rungs(recorder, [Rung("link", True, "48/48 ports up", 0.001, pairs=PairSample(4, 132, "ab12cd34-7"))])
+        record_levels(recorder, [LevelResult("link", True, "48/48 ports up", 0.001, pairs=PairSample(4, 132, "ab12cd34-7"))])
         counters = Counters(journal, goal.circuits)
         for n in range(2):
             for host in lab.hosts:
@@ -155,13 +155,15 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
         record_stall(journal, StallPoint(0.0, "r", "gpu01:p1--gpu02:p1", "ocs1", "held", 0.0, 55.5, 56.5, 0.25), at)
         region = Region("r", ("gpu01", "gpu02"), (), "")
         look = Look(7, {("gpu01", "gpu02"): 5.0}, Proposal(region, 0.2, 0.1, ()))
-        record_look(journal, "plan", "turned", "", look, Turned(at, at + 9, 65.0, 55.0, 4), {"planned_ms": 5.0, "exposed_ms": 0.0})
-        record_turn(journal, "round", 1, 2, outcomes, 1, 2, 0.9)
+        record_look(
+            journal, "plan", "changed", "", look, RegionChanged(at, at + 9, 65.0, 55.0, 4), {"planned_ms": 5.0, "exposed_ms": 0.0}
+        )
+        record_slot_change(journal, "round", 1, 2, outcomes, 1, 2, 0.9)
         seen_by_host = {"slot": 1, "error_ns": 5, "dark_ns": 6, "lit_ns": 7}
         record_host(journal, "round", HostEvent("gpu01", "slot", at, seen_by_host))
-        way = goal.circuits[0]
-        ends = (("in", way.path[0].ingress, 0.0), ("out", way.path[0].egress, -1.5))
-        reading = Reading(way, way.path, tuple(MeterPoint(*end, alone=True) for end in ends), 1.5, 1.0)
+        path = goal.circuits[0]
+        ends = (("in", path.path[0].ingress, 0.0), ("out", path.path[0].egress, -1.5))
+        reading = Reading(path, path.path, tuple(MeterPoint(*end, alone=True) for end in ends), 1.5, 1.0)
         with Store(tmp_path / "store.sqlite3", durable=False) as store:
             keep([reading], store, "lab", "2026-11-21-0001", journal)
             assert [p.loss_db for p in light_history(store, "lab")] == [1.5]

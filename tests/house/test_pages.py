@@ -28,7 +28,7 @@ from emulators.inventory.config import read_config
 from emulators.inventory.lines import LINE_KEYS
 from emulators.lab.control import Control
 from emulators.lab.hostfaults import HOST_FAULTS, HostFault
-from emulators.lab.running import Doors, Lab, build_devices
+from emulators.lab.running import Lab, Listeners, build_devices
 from optics import TestbedError, errors
 from orchestrator.cli.main import EXIT_CODES
 from orchestrator.inventory.edges import (
@@ -48,8 +48,8 @@ from orchestrator.inventory.edges import (
     TrunkEndEdge,
 )
 from orchestrator.inventory.lab import read_lab
+from orchestrator.inventory.partitions import PartitionEdge
 from orchestrator.inventory.programs import ArgumentEdge, CheckpointEdge, IterationsEdge, ProgramEdge, ProgramsEdge
-from orchestrator.inventory.slices import SliceEdge
 from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan import edges as planedges
 from orchestrator.plan.edges import (
@@ -108,7 +108,7 @@ def fields(*models: type[BaseModel], prefix: str = "") -> set[str]:
 
 def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
     text = page("reference/inventory.md")
-    assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(PortEdge, SshEdge, SliceEdge)
+    assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(PortEdge, SshEdge, PartitionEdge)
     assert names(section(text, "devices.yml")) == fields(DevicesEdge, DeviceEdge, TraitsEdge)
     segments = fields(RackEdge, SegmentEdge, QueueEdge)
     assert names(section(text, "fibres.yml")) == fields(FibresEdge, FibreEdge, SlotEdge, TrunkEdge, TrunkEndEdge) | segments
@@ -161,9 +161,9 @@ def test_the_plan_page_lists_the_fields_of_each_part_with_their_defaults(heading
 
 
 def test_the_plan_page_lists_the_options_of_the_workloads() -> None:
-    said = section(page("reference/plan.md"), "Arguments of a job")
+    output = section(page("reference/plan.md"), "Arguments of a job")
     for workload, options in OPTIONS.items():
-        table = said.partition(f"| `{workload}` |")[2].partition("\n\n")[0]
+        table = output.partition(f"| `{workload}` |")[2].partition("\n\n")[0]
         listed = {names[0]: cells for names, cells in rows(table)}
         assert set(listed) == {option.name for option in options}, workload
         for option in options:
@@ -280,8 +280,8 @@ async def control() -> AsyncIterator[Control]:
     """The control socket's answers, of the default lab without hosts, its devices on free ports."""
     config = read_config(ROOT / "inventory" / "emulated")
     devices = build_devices(config)
-    doors = Doors(dict.fromkeys(devices), {}, None, None, 1)  # type: ignore[arg-type]
-    lab = Lab(config, devices, doors, None)
+    listeners = Listeners(dict.fromkeys(devices), {}, None, None, 1)  # type: ignore[arg-type]
+    lab = Lab(config, devices, listeners, None)
     for server in lab.servers.values():
         await server.start()
     try:
@@ -300,12 +300,12 @@ async def test_every_request_of_the_page_on_faults_is_understood() -> None:
     async with control() as lab:
         for line in REQUESTS:
             answer = lab.answer(line.encode())
-            lacks = (
+            missing = (
                 "this lab has no hosts, so no fibres",
                 "no running host gpu05",
                 "queue.share: no segment here has racks and a ",
             )
-            known = answer["ok"] or answer["error"].startswith(lacks)
+            known = answer["ok"] or answer["error"].startswith(missing)
             assert known, f"{line}: {answer}"
 
 
@@ -364,8 +364,8 @@ def test_every_link_of_a_page_leads_somewhere() -> None:
             if re.match(r"[a-z]+:", target):
                 continue
             file, _, anchor = target.partition("#")
-            there = (at.parent / file).resolve() if file else at
-            if not there.exists() or (anchor and anchor not in anchors(there)):
+            other = (at.parent / file).resolve() if file else at
+            if not other.exists() or (anchor and anchor not in anchors(other)):
                 dead.append(f"{at.relative_to(ROOT)}: {target}")
     assert not dead
 
@@ -406,19 +406,19 @@ def named_pages(folder: Path) -> Iterator[tuple[str, str]]:
     """The pages in the texts of a folder's modules, without their docstrings and remarks, with their places."""
     for file in sorted(folder.rglob("*.py")):
         tree = ast.parse(file.read_text())
-        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        notices = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in notices:
                 for name in re.findall(r"(?:docs|extensions)/[\w/.-]+\.md", node.value):
                     yield f"{file.relative_to(ROOT)}:{node.lineno}", name
 
 
 def test_a_page_that_the_program_names_is_part_of_an_installation() -> None:
     built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    there = {str(path.relative_to(ROOT)) for kept in built["data-files"].values() for one in kept for path in ROOT.glob(one)}
-    there |= {
+    existing = {str(path.relative_to(ROOT)) for kept in built["data-files"].values() for one in kept for path in ROOT.glob(one)}
+    existing |= {
         str(path.relative_to(ROOT)) for one in built["package-data"]["extensions"] for path in (ROOT / "extensions").glob(one)
     }
     named = [found for room in ("optics", "drivers", "planner", "orchestrator", "extensions") for found in named_pages(ROOT / room)]
     assert len(named) > 20
-    assert not [f"{at}: {name}" for at, name in named if name not in there]
+    assert not [f"{at}: {name}" for at, name in named if name not in existing]

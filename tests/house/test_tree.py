@@ -57,7 +57,7 @@ def test_every_file_ends_with_a_line_end_and_has_no_blanks_at_line_ends() -> Non
 
 
 # What a machine may lack: rights, a program, reference files that are no part of the project.
-LACKS = re.compile(r"root|not installed|kernel threads|TESTBED_GRAFANA_CONTRACTS")
+WITHOUT = re.compile(r"root|not installed|kernel threads|TESTBED_GRAFANA_CONTRACTS")
 
 
 def test_a_test_is_skipped_only_where_the_machine_lacks_something() -> None:
@@ -68,7 +68,7 @@ def test_a_test_is_skipped_only_where_the_machine_lacks_something() -> None:
         counted = len(re.findall(r"pytest\.skip\(|mark\.skipif\(", text)) if path != Path(__file__) else 0
         assert counted == len(re.findall(r'pytest\.skip\(f?"|skipif\([^"]*?reason="', text)) or path == Path(__file__), path
         assert path == Path(__file__) or not re.search(r"importorskip|mark\.(?:skip|xfail)\b", text), path
-    assert reasons and all(LACKS.search(reason) for reason in reasons), reasons
+    assert reasons and all(WITHOUT.search(reason) for reason in reasons), reasons
 
 
 def test_no_page_has_a_place_left_to_fill_in() -> None:

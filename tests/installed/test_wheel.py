@@ -42,10 +42,10 @@ print(json.dumps({"python": python, "plan": up["plan"], "verified": verified["ok
 """
 
 
-def _run(*words: str | Path, timeout_s: float = PIP_S, **more: str) -> str:
+def _run(*argv: str | Path, timeout_s: float = PIP_S, **more: str) -> str:
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(words, env=clean | more, cwd="/", capture_output=True, text=True, timeout=timeout_s, check=False)
-    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    done = subprocess.run(argv, env=clean | more, cwd="/", capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
     return done.stdout
 
 
@@ -109,6 +109,6 @@ def test_examples_are_copied_and_planned_from_an_installed_wheel(python: Path, t
 @pytest.mark.lab
 @pytest.mark.timeout(1800)
 def test_a_lab_starts_and_a_plan_comes_up_is_verified_and_goes_down(python: Path, tmp_path: Path) -> None:
-    told = json.loads(_run(python, "-c", SMOKE, tmp_path).splitlines()[-1])
-    assert told == {"python": told["python"], "plan": "pair", "verified": True, "down": []}
-    assert told["python"]["state"] == "ok" and "not tried" not in told["python"]["detail"]
+    reply = json.loads(_run(python, "-c", SMOKE, tmp_path).splitlines()[-1])
+    assert reply == {"python": reply["python"], "plan": "pair", "verified": True, "down": []}
+    assert reply["python"]["state"] == "ok" and "not tried" not in reply["python"]["detail"]

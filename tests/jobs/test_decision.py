@@ -43,7 +43,7 @@ def test_a_restart_that_is_asked_for_is_one_whatever_runs() -> None:
 
 
 def test_a_job_of_unknown_rings_turns_to_them_again() -> None:
-    assert decide_job(running(TRAIN, turning=7), TRAIN, "prefer") == JobDecision("turn")
+    assert decide_job(running(TRAIN, turning=7), TRAIN, "prefer") == JobDecision("rings")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_job_of_unknown_rings_turns_to_them_again() -> None:
     ids=["rings", "rings and a prediction", "traffic"],
 )
 def test_other_rings_or_traffic_are_taken_over_by_policy(was: Job, job: Job) -> None:
-    assert decide_job(running(was), job, "prefer") == decide_job(running(was), job, "require") == JobDecision("turn")
+    assert decide_job(running(was), job, "prefer") == decide_job(running(was), job, "require") == JobDecision("rings")
     assert decide_job(running(was), job, "never").kind == "restart"
 
 

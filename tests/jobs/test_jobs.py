@@ -17,7 +17,7 @@ from optics.plan import Job, Traffic, Transfer
 from orchestrator.cli import render
 from orchestrator.cli.render import status as shown
 from orchestrator.fabric.up_state import UpState
-from orchestrator.hosts.api import Beat, ClockReading, JobState, RankState, Tail
+from orchestrator.hosts.api import ClockReading, Heartbeat, JobState, RankState, Tail
 from orchestrator.hosts.launch import check_launch, job_name, requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.jobs import Jobs
@@ -31,7 +31,7 @@ from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verbs.report import StatusReport
 from orchestrator.verbs.status import _dead, _of_now
-from tests.change.glasslab import SWITCH, hosts_yml, read
+from tests.change.fibrelab import SWITCH, hosts_yml, read
 from tests.hosts.parts import OwnParts
 from tests.kit.jobs import spec
 
@@ -48,15 +48,17 @@ class Void:
 
 
 class Ranks(OwnParts):
-    """Hosts that run what is launched. `kept`: the newest iteration in each checkpoint directory; `says`: how ranks are at once."""
+    """Hosts that run what is launched. `kept`: the newest iteration in each checkpoint directory; `state_code`: how ranks are at
+    once.
+    """
 
     def __init__(self, lab: Lab) -> None:
-        self.lab, self.turns = lab, Void()
+        self.lab, self.ring_changes = lab, Void()
         self.ran: dict[str, str] = {}
         self.first: dict[str, int] = {}
         self.launched: list[tuple[str, bool]] = []
         self.kept: dict[str, int] = {}
-        self.says = "running"
+        self.state_code = "running"
         self.odd = self.refuses = ""
         self.writes = 4
 
@@ -64,7 +66,7 @@ class Ranks(OwnParts):
         request = requests(job, self.lab, run, resume=resume)[job.ranks[0]]
         place = str(request.get("checkpoints"))
         name = job_name(job.name, run)
-        self.ran[name] = self.says
+        self.ran[name] = self.state_code
         self.first[name] = self.kept.get(place, 0) + 1 if "--resume" in request["argv"] else 1
         self.kept[place] = self.first[name] + 3
         self.launched.append((job.name, resume))
@@ -73,8 +75,11 @@ class Ranks(OwnParts):
         """Ports are sampled while the job runs; nobody here looks at the samples."""
 
     async def states(self, name: str, hosts: Any) -> dict[str, JobState]:
-        said = self.ran.get(name, "absent")
-        return {h: JobState(h, "exited" if said.isdigit() else said, int(said) if said.isdigit() else None) for h in hosts}
+        reported = self.ran.get(name, "absent")
+        return {
+            h: JobState(h, "exited" if reported.isdigit() else reported, int(reported) if reported.isdigit() else None)
+            for h in hosts
+        }
 
     async def stop(self, name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
         self.ran[name] = "0"
@@ -90,7 +95,7 @@ class Ranks(OwnParts):
         text = self.odd + "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": 1}) + "\n" for n in numbers)
         return Tail(text[offset:], len(text), len(text), "running")
 
-    async def beats(self, name: str, hosts: Any, after: Any = None) -> dict[str, Beat]:
+    async def heartbeats(self, name: str, hosts: Any, after: Any = None) -> dict[str, Heartbeat]:
         """No rank writes any."""
         return {}
 
@@ -108,21 +113,21 @@ class Bench:
         self.ranks = Ranks(self.lab)
         self.session = Session(self.lab, folder, {}, cast(Any, self.ranks))
         self.jobs = Jobs(self.session, store, KEY, folder)
-        self.said: dict[str, str] = {}
+        self.reported: dict[str, str] = {}
 
     async def bring(self, job: Job | None, *, changed: bool = False) -> JobStatus | None:
-        """As `up` does at its end, with what it says in `said`."""
+        """As `up` does at its end, with what it says in `reported`."""
         self.runs += 1
         recorder = Recorder(Silent())
         run = f"r{self.runs}"
         try:
             return await self.jobs.ensure(run, job, recorder, changed=changed, launch=True)
         finally:
-            self.said = {phase.name: phase.detail for phase in recorder.phases}
+            self.reported = {phase.name: phase.detail for phase in recorder.phases}
 
     def end(self, how: str) -> None:
         """Every rank that runs ends so."""
-        self.ranks.ran = {name: how if said == "running" else said for name, said in self.ranks.ran.items()}
+        self.ranks.ran = {name: how if reported == "running" else reported for name, reported in self.ranks.ran.items()}
 
 
 @pytest.fixture
@@ -133,10 +138,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 async def test_a_change_of_rings_goes_on_from_the_checkpoint_and_says_from_which(bench: Bench) -> None:
     await bench.bring(TRAIN)
-    assert "resumed" not in str(bench.said)
+    assert "resumed" not in str(bench.reported)
     status = await bench.bring(replace(TRAIN, rings=(FOUR, FOUR[::-1])), changed=True)
     assert bench.ranks.launched == [("mlp", False), ("mlp", True)]
-    assert status is not None and status.resumed_from == 4 and "resumed after iteration 4" in bench.said["job"]
+    assert status is not None and status.resumed_from == 4 and "resumed after iteration 4" in bench.reported["job"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +158,7 @@ async def test_a_change_of_rings_goes_on_from_the_checkpoint_and_says_from_which
 async def test_another_training_of_the_same_name_starts_anew_both_ways(bench: Bench, other: Job) -> None:
     for job in (TRAIN, other, TRAIN):
         status = await bench.bring(job, changed=True)
-        assert status is not None and status.resumed_from == 0 and "resumed" not in str(bench.said)
+        assert status is not None and status.resumed_from == 0 and "resumed" not in str(bench.reported)
     assert [resume for _, resume in bench.ranks.launched] == [False, False, False]
 
 
@@ -183,15 +188,15 @@ async def test_a_launch_waits_for_its_own_job_whatever_is_recorded_beside_it(ben
 
 
 ODD = [{"iter": 2.5}, {"iter": 1e18}, {"iter_ms": 1e18}, {"t_wall_ns": 9.99e18}, {"iter": None}]
-PUT_THERE = "gpu01: file iterations.jsonl is no plain file"
+PUT_ON_HOST = "gpu01: file iterations.jsonl is no plain file"
 
 
 async def test_no_record_that_a_job_writes_ends_a_verb_and_what_is_left_out_is_told(bench: Bench) -> None:
     bench.ranks.odd = "".join(json.dumps({"iter": 1.0, "iter_ms": 5, "t_wall_ns": 1} | odd) + "\n" for odd in [{}, *ODD])
     status = await bench.bring(TRAIN)
     assert status is not None and (status.state, status.iterations, status.bad_records) == ("running", 5, len(ODD))
-    words = f"5 lines of its records left out: iter is to be a whole number from 0 to {1 << 53}, and is null"
-    assert words in render.job(status)
+    text = f"5 lines of its records left out: iter is to be a whole number from 0 to {1 << 53}, and is null"
+    assert text in render.job(status)
     assert await bench.jobs.stop_if_running(Recorder(Silent())) == "mlp"
 
 
@@ -206,18 +211,18 @@ async def test_a_damaged_checkpoint_that_was_passed_over_is_told(bench: Bench) -
     bench.ranks.odd = json.dumps({"iter": 3, "iter_ms": 5, "t_wall_ns": 1, "damaged": 4.0}) + "\n"
     status = await bench.bring(TRAIN)
     assert status is not None and (status.resumed_from, status.damaged) == (2, 4)
-    assert "resumed after iteration 2; that of iteration 4 is damaged, and was passed over" in bench.said["job"]
+    assert "resumed after iteration 2; that of iteration 4 is damaged, and was passed over" in bench.reported["job"]
     assert "after iteration 2 (the checkpoint of iteration 4 is damaged: passed over)" in render.job(status)
 
 
 async def test_what_a_job_put_in_the_place_of_its_files_ends_no_verb(bench: Bench) -> None:
     await bench.bring(TRAIN)
-    bench.ranks.refuses = PUT_THERE
+    bench.ranks.refuses = PUT_ON_HOST
     record = bench.store.latest_job(KEY)
     assert record is not None
     status = await bench.jobs.status(record)
     assert (status.state, status.iterations, status.bad_records) == ("running", 4, 0)
-    assert f"its records are not read: {PUT_THERE}" in render.job(status)
+    assert f"its records are not read: {PUT_ON_HOST}" in render.job(status)
     assert await bench.jobs.stop_if_running(Recorder(Silent())) == "mlp"
 
 
@@ -225,7 +230,7 @@ async def test_a_program_without_checkpoints_is_never_said_to_be_resumed(bench: 
     loop = Job("sum", "allreduce", FOUR, (), {"loop": True})
     await bench.bring(loop)
     await bench.bring(replace(loop, rings=(FOUR,)), changed=True)
-    assert "resumed" not in str(bench.said)
+    assert "resumed" not in str(bench.reported)
     assert all("--resume" not in request["argv"] for request in requests(loop, bench.lab, "r", resume=True).values())
 
 
@@ -261,7 +266,7 @@ async def test_a_job_whose_stop_died_before_it_could_say_so_was_stopped_and_has_
 
 
 async def test_a_job_that_failed_at_its_start_is_tried_again_and_fails_again(bench: Bench) -> None:
-    bench.ranks.says = "2"
+    bench.ranks.state_code = "2"
     for _ in range(2):
         with pytest.raises(NotVerified, match="gpu01 says why") as failed:
             await bench.bring(TRAIN)
@@ -291,7 +296,7 @@ async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: st
 
     bench.ranks.jobs.states, bench.ranks.jobs.stop = job_states, stop_job
     if how == "at its start":
-        bench.ranks.says = "2"
+        bench.ranks.state_code = "2"
         with pytest.raises(NotVerified):
             await bench.bring(TRAIN)
     elif how == "by its launch":
@@ -328,21 +333,21 @@ async def test_a_job_that_runs_or_has_finished_is_left_alone_by_the_same_plan(be
 
 async def test_while_a_job_starts_it_is_said_what_is_waited_for(bench: Bench) -> None:
     class Heard(Silent):
-        words: list[tuple[str, int, int, str]]
+        message: list[tuple[str, int, int, str]]
 
         def update(self, name: str, done: int, total: int, detail: str = "") -> None:
-            self.words.append((name, done, total, detail))
+            self.message.append((name, done, total, detail))
 
     heard = Heard()
-    heard.words = []
+    heard.message = []
     plain = bench.ranks.jobs.tail
 
     async def late(name: str, host: str, file: str = "log", offset: int = 0) -> Tail:
-        return await plain(name, host, file, offset) if heard.words else Tail("", 0, 0, "running")
+        return await plain(name, host, file, offset) if heard.message else Tail("", 0, 0, "running")
 
     bench.ranks.jobs.tail = late
     await bench.jobs.start("r", TRAIN, Recorder(heard), resume=False)
-    assert heard.words == [("job", 0, 0, "waiting for 4 ranks to start and meet, then for 4 iterations")]
+    assert heard.message == [("job", 0, 0, "waiting for 4 ranks to start and meet, then for 4 iterations")]
 
 
 # --- what is said of it
@@ -354,28 +359,30 @@ def current(job: object) -> CurrentPlan:
 
 def test_a_dead_job_is_not_as_planned_and_a_stopped_one_is_said_to_be() -> None:
     failed = JobStatus("mlp", "failed", detail="gpu03: exit 2")
-    (words,) = _dead(failed, current({"name": "mlp"}))
-    assert words.startswith("job mlp failed: gpu03: exit 2") and "testbed up" in words
+    (text,) = _dead(failed, current({"name": "mlp"}))
+    assert text.startswith("job mlp failed: gpu03: exit 2") and "testbed up" in text
     assert not _dead(failed, current({"name": "other"})) and not _dead(failed, current(None)) and not _dead(failed, None)
     assert not _dead(JobStatus("mlp", "running"), current({"name": "mlp"}))
-    report = StatusReport("lab", "inventory", plan="p", job=failed, drift=(words,))
-    assert not report.ok and "As planned" not in shown(report, False) and words in shown(report, False)
+    report = StatusReport("lab", "inventory", plan="p", job=failed, drift=(text,))
+    assert not report.ok and "As planned" not in shown(report, False) and text in shown(report, False)
     stopped = StatusReport("lab", "inventory", plan="p", job=JobStatus("mlp", "stopped"))
     assert shown(stopped, False).endswith("As planned, but its job is stopped")
 
 
 def test_a_job_of_an_earlier_plan_is_told_only_while_it_runs_or_where_it_failed_since() -> None:
-    def told(state: str, plan: CurrentPlan | None, ended: float | None) -> bool:
+    def notified(state: str, plan: CurrentPlan | None, ended: float | None) -> bool:
         record = JobRecord(1, KEY, "r", "mlp", spec(), state, 0.0, ended, "")
         return _of_now(JobStatus("mlp", state), record, plan)
 
     own, other, none = (replace(current(job), since=100.0) for job in ({"name": "mlp"}, {"name": "new"}, None))
     for plan in (own, other, none, None):
-        assert told("running", plan, None) and told("starting", plan, None)
+        assert notified("running", plan, None) and notified("starting", plan, None)
     for ended, state in ((150.0, "stopped"), (150.0, "finished"), (None, "finished")):
-        assert told(state, own, ended) and not any(told(state, plan, ended) for plan in (other, none, None))
-    assert all(told("failed", plan, 150.0) for plan in (own, other, none)) and not told("failed", None, 150.0)
-    assert not any(told(state, own, 99.0) for state in ("stopped", "finished", "failed")), "it is of an earlier plan of that name"
+        assert notified(state, own, ended) and not any(notified(state, plan, ended) for plan in (other, none, None))
+    assert all(notified("failed", plan, 150.0) for plan in (own, other, none)) and not notified("failed", None, 150.0)
+    assert not any(notified(state, own, 99.0) for state in ("stopped", "finished", "failed")), (
+        "it is of an earlier plan of that name"
+    )
 
 
 async def test_a_job_that_is_being_launched_is_no_failed_one_and_nothing_is_taken_from_it(bench: Bench) -> None:
@@ -386,7 +393,7 @@ async def test_a_job_that_is_being_launched_is_no_failed_one_and_nothing_is_take
     status = await bench.jobs.status(record)
     assert status.state == "starting" and status.detail.endswith(f", by run {run.id} (schedule)"), status
     assert status.detail.startswith("launching since ") and bench.store.job(number) == record
-    assert (await bench.jobs.status(replace(record, run="gone"))).state == "failed", "nobody launches it any more"
+    assert (await bench.jobs.status(replace(record, run="ended"))).state == "failed", "nobody launches it any more"
 
 
 async def test_why_a_launch_failed_is_kept_apart_from_why_a_job_did(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +406,7 @@ async def test_why_a_launch_failed_is_kept_apart_from_why_a_job_did(bench: Bench
     record = bench.store.latest_job(KEY)
     assert record is not None and record.unlaunched == "the tap of job mlp could not begin"
     monkeypatch.undo()
-    bench.ranks.says = "2"
+    bench.ranks.state_code = "2"
     with pytest.raises(NotVerified):
         await bench.bring(TRAIN)
     record = bench.store.latest_job(KEY)
@@ -414,8 +421,8 @@ def test_a_job_too_large_to_be_told_to_its_ranks_is_refused_before_anything_move
     check_launch(replace(job, traffic=Traffic(transfers=sends[:100])), bench.lab)
 
 
-@pytest.mark.parametrize(("left_s", "said"), [(600.0, True), (-1.0, False)])
-async def test_a_pause_that_a_newer_run_ended_says_so(bench: Bench, left_s: float, said: bool) -> None:
+@pytest.mark.parametrize(("left_s", "reported"), [(600.0, True), (-1.0, False)])
+async def test_a_pause_that_a_newer_run_ended_says_so(bench: Bench, left_s: float, reported: bool) -> None:
     """As a guard's reroute and `confirm` do: the agents drop what an older run asked for."""
     await bench.bring(TRAIN)
     paused = bench.store.new_run("job pause", "lab", owner="ann")
@@ -430,5 +437,5 @@ async def test_a_pause_that_a_newer_run_ended_says_so(bench: Bench, left_s: floa
         assert record is not None
         status = await bench.jobs.status(record)
         assert status.state == "running"
-        assert (f"ended early: run {newer.id} (confirm) took over its hosts" in status.detail) is said
-        assert bool(status.detail) is said and (status.detail in render.job(status))
+        assert (f"ended early: run {newer.id} (confirm) took over its hosts" in status.detail) is reported
+        assert bool(status.detail) is reported and (status.detail in render.job(status))

@@ -101,14 +101,14 @@ def test_over_slots_two_hosts_need_to_meet_in_one_of_them() -> None:
 def test_a_plan_tells_that_it_would_cut_a_running_job_and_what_to_do_first() -> None:
     wanted = plan("ring-12")
     part = replace(wanted, links=wanted.links[:5], job=None)
-    words, why = foretold(running(wanted), part, goal(part), {}, launch=True, mode=None)
-    assert words == "ddp-mlp: gpu01 cannot reach gpu07 over this plan, and 50 more pairs of its hosts likewise"
-    assert why == f"job {words}; to end the job first: testbed job stop"
+    text, why = foretold(running(wanted), part, goal(part), {}, launch=True, mode=None)
+    assert text == "ddp-mlp: gpu01 cannot reach gpu07 over this plan, and 50 more pairs of its hosts likewise"
+    assert why == f"job {text}; to end the job first: testbed job stop"
     again = replace(wanted, links=wanted.links[:5])
     for launch, mode in ((False, None), (True, "keep")):
         assert foretold(running(wanted), again, goal(again), {}, launch=launch, mode=mode)[1] == why  # type: ignore[arg-type]
-    words, why = foretold(running(wanted), again, goal(again), {}, launch=True, mode="restart")
-    assert "is stopped and launched again" in words and not why
+    text, why = foretold(running(wanted), again, goal(again), {}, launch=True, mode="restart")
+    assert "is stopped and launched again" in text and not why
     whole = replace(wanted, job=None)
     assert foretold(running(wanted), whole, goal(whole), {}, launch=True, mode=None)[1] == ""
 
@@ -120,8 +120,8 @@ def test_a_plan_whose_job_has_ended_tells_what_launches_it_again() -> None:
         goal(wanted), change=target(wanted, LAB, goal(wanted).wanted, [s for h in goal(wanted).wanted.values() for s in h]).change
     )
     assert not still.moving
-    told = "ddp-mlp has finished; to launch it again: testbed job launch"
-    assert foretold(finished, wanted, still, {}, launch=True, mode=None) == (told, "")
+    notice = "ddp-mlp has finished; to launch it again: testbed job launch"
+    assert foretold(finished, wanted, still, {}, launch=True, mode=None) == (notice, "")
     again = "ddp-mlp has finished; up launches it again"
     assert foretold(finished, wanted, still, {}, launch=True, mode="restart") == (again, "")
     assert foretold(finished, wanted, goal(wanted), {}, launch=True, mode=None) == (again, "")
@@ -144,11 +144,11 @@ def test_a_plan_tells_what_becomes_of_training() -> None:
     assert consequence(running(ring), topoopt.job, True, usual) == rings
     assert consequence(running(ring), topoopt.job, True, usual, "require") == rings
     assert topoopt.job is not None
-    told = consequence(running(ring), topoopt.job, True, usual, "never")
-    assert told.startswith(
+    notice = consequence(running(ring), topoopt.job, True, usual, "never")
+    assert notice.startswith(
         "ddp-mlp is stopped and launched again as this plan has it: the plan says live: never; training pauses about 14.1 s"
     )
-    assert told.endswith("(up --job keep: ddp-mlp keeps running)")
+    assert notice.endswith("(up --job keep: ddp-mlp keeps running)")
     assert "as --job restart asks; training pauses" in consequence(running(ring), topoopt.job, True, usual, "never", "restart")
     kept = consequence(running(ring), topoopt.job, True, usual, mode="keep")
     assert kept.startswith("ddp-mlp keeps running; its links are dark") and kept.endswith(
@@ -156,10 +156,11 @@ def test_a_plan_tells_what_becomes_of_training() -> None:
     )
     assert consequence(running(ring), ring.job, False, usual, mode="keep") == "ddp-mlp keeps running"
     deeper = replace(topoopt.job, args={**topoopt.job.args, "hidden": 7})
-    told = consequence(running(ring), deeper, True, usual)
-    assert "as this plan has it: job.args.hidden differs from the running job's; training pauses" in told
+    notice = consequence(running(ring), deeper, True, usual)
+    assert "as this plan has it: job.args.hidden differs from the running job's; training pauses" in notice
     assert (
-        "job.args.hidden differs" in (told := consequence(running(ring), deeper, True, usual, "require")) and "up refuses" in told
+        "job.args.hidden differs" in (notice := consequence(running(ring), deeper, True, usual, "require"))
+        and "up refuses" in notice
     )
     assert "until the new one has made its first iteration" in consequence(running(ring), deeper, True, {})
 
@@ -172,7 +173,7 @@ def test_up_tells_how_long_training_paused() -> None:
         PhaseTime("resume", 10.0, "ddp-mlp", 3.5),
     )
     report = UpReport("r", "ring", "emulated", phases=phases, pause_ms=10_400.0)
-    said = render.up(report, False)
-    assert "  training   paused for 10.4 s: the job was stopped and relaunched" in said, "as the report says"
+    output = render.up(report, False)
+    assert "  training   paused for 10.4 s: the job was stopped and relaunched" in output, "as the report says"
     assert "training" not in render.up(replace(report, phases=phases[1:]), False), "it was launched, and none ran before"
     assert "training" not in render.up(replace(report, pause_ms=None), False), "it has not continued yet"

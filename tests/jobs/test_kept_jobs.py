@@ -1,4 +1,6 @@
-"""A job that goes on over a change stays whole, and one that is to be restarted is; its ranks answer as those of `test_turn`."""
+"""A job that goes on over a change stays whole, and one that is to be restarted is; its ranks answer as those of
+`test_ring_change`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import pytest
 from extensions.adapt.plan import Region, Regions
 from optics import HostPort, Interlock
 from optics.plan import Mode, TransitionPolicy
-from orchestrator.change.job_back import turn_back
+from orchestrator.change.job_back import change_rings_back
 from orchestrator.change.report import UpReport
 from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import Snapshot
@@ -30,9 +32,9 @@ from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verbs import change as engine
 from orchestrator.verbs import job as job_verbs
 from orchestrator.verbs.job import _pause, job_pause, job_resume
-from tests.change.fleet import SLICE, plan_text, ring
+from tests.change.fleet import TENANCY, plan_text, ring
 from tests.change.living import ONE, OTHER, Living
-from tests.change.test_turn import MOVED, bench, text
+from tests.change.test_ring_change import MOVED, bench, text
 from tests.drills import bench as drill
 from tests.drills.bench import plan_text as drill_plan
 from tests.kit.jobs import spec
@@ -42,28 +44,28 @@ __all__ = ["bench"]
 TWO_PAIRS = (("gpu01:p3", "gpu02:p3"), ("gpu03:p3", "gpu04:p3"))
 
 
-async def up(bench: Living, words: str, mode: Mode | None = None, *, launch: bool = True) -> Any:
-    plan, asked = read_plan(words, "plan.json", bench.lab), RunOptions(UpOptions(launch_job=launch, job=mode))
-    run, context = bench.context("up", asked, plan_name=plan.name, plan_text=words, plan_sha=plan.sha256)
+async def up(bench: Living, message: str, mode: Mode | None = None, *, launch: bool = True) -> Any:
+    plan, asked = read_plan(message, "plan.json", bench.lab), RunOptions(UpOptions(launch_job=launch, job=mode))
+    run, context = bench.context("up", asked, plan_name=plan.name, plan_text=message, plan_sha=plan.sha256)
     with run, Journal(context.run_dir, run.id, bench.lab.name) as journal:
         context.recorder, context.sample_hz = Recorder(Silent(), journal), 0.0
-        report = await Up(context, plan, words).carry_out()
+        report = await Up(context, plan, message).carry_out()
         run.finish("ok")
     return report
 
 
-async def refused(bench: Living, words: str, mode: Mode | None = None, *, launch: bool = True) -> Interlock:
+async def refused(bench: Living, message: str, mode: Mode | None = None, *, launch: bool = True) -> Interlock:
     """Nothing has moved, and nobody was asked for anything."""
     held, routes, points = bench.held(), bench.generations(), len(bench.points.names)
     with pytest.raises(Interlock) as error:
-        await up(bench, words, mode, launch=launch)
+        await up(bench, message, mode, launch=launch)
     assert (bench.held(), bench.generations(), len(bench.points.names)) == (held, routes, points)
     assert not bench.ranks.asked and not bench.ranks.launched and bench.job.ended is None
     return error.value
 
 
 @pytest.mark.parametrize(
-    ("links", "words"),
+    ("links", "message"),
     [
         (TWO_PAIRS, "job mlp: gpu01 cannot reach gpu03 over this plan, and 3 more pairs of its hosts likewise"),
         (ring(3, 2)[:2], "job mlp: gpu01 cannot reach gpu04 over this plan, and 2 more pairs of its hosts likewise"),
@@ -71,10 +73,10 @@ async def refused(bench: Living, words: str, mode: Mode | None = None, *, launch
     ids=["two pairs", "without gpu04"],
 )
 async def test_a_plan_without_a_job_that_cuts_a_running_one_is_refused_before_anything_moves(
-    bench: Living, links: Sequence[tuple[str, str]], words: str
+    bench: Living, links: Sequence[tuple[str, str]], message: str
 ) -> None:
     error = await refused(bench, plan_text("cut", *links))
-    assert str(error).startswith(words) and "testbed job stop" in error.hint and "--job restart" not in error.hint
+    assert str(error).startswith(message) and "testbed job stop" in error.hint and "--job restart" not in error.hint
 
 
 async def test_a_plan_that_leaves_a_way_over_other_hosts_is_not(bench: Living) -> None:
@@ -119,14 +121,14 @@ async def test_a_kept_job_is_restarted_by_the_plan_whose_rings_it_has(bench: Liv
 
 
 async def test_a_job_that_has_finished_is_left_so_with_a_word_and_launched_anew_if_a_restart_is_asked_for(bench: Living) -> None:
-    words = text(ONE, ring(1, 2))
-    await up(bench, words)
+    message = text(ONE, ring(1, 2))
+    await up(bench, message)
     for name in bench.ranks.ran:
         bench.ranks.ran[name] = "exited"
-    report = await up(bench, words)
+    report = await up(bench, message)
     assert report.nothing_to_do and not bench.ranks.launched
     assert report.notes == ("job mlp has finished after 30 iterations; to launch it again: testbed job launch",)
-    report = await up(bench, words, "restart")
+    report = await up(bench, message, "restart")
     assert bench.ranks.launched == [("mlp", False, [[0, 1, 2, 3]])] and not report.nothing_to_do
 
 
@@ -147,12 +149,12 @@ def with_job(name: str, links: Sequence[tuple[str, str]], *ranks: str) -> str:
     return json.dumps({**json.loads(drill_plan(name, links)), "job": job(*ranks)})
 
 
-def launched(bench: drill.Bench, words: str, state: str = "running") -> None:
+def launched(bench: drill.Bench, message: str, state: str = "running") -> None:
     """The job of a plan, as the store has it."""
-    wanted = read_plan(words, "plan.json", bench.lab).job
+    wanted = read_plan(message, "plan.json", bench.lab).job
     assert wanted is not None
     with bench.store() as store:
-        number = store.add_job(bench.slice(), "r0", wanted.name, spec_of(wanted, bench.lab, "r0"), "running")
+        number = store.add_job(bench.tenancy(), "r0", wanted.name, spec_of(wanted, bench.lab, "r0"), "running")
         if state != "running":
             store.set_job(number, state, ended=True)
 
@@ -189,9 +191,9 @@ async def test_a_host_without_a_rank_is_moved_out_and_the_job_goes_on(
             return UpReport("r", plan.name, "bench")
 
     async with drill.opened(tmp_path, hosts=4) as lab:
-        words = with_job("chain", [*CHAIN, ("gpu01:p2", "gpu04:p2")], "gpu01", "gpu02", "gpu04")
-        await lab.up(words)
-        launched(lab, words)
+        message = with_job("chain", [*CHAIN, ("gpu01:p2", "gpu04:p2")], "gpu01", "gpu02", "gpu04")
+        await lab.up(message)
+        launched(lab, message)
         monkeypatch.setattr(recover, "ChangeRun", Change)
         await lab.verb(engine.evict, {host: ""})
     assert asked == [mode]
@@ -217,7 +219,7 @@ async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_r
             await lab.up(drill_plan("chain", CHAIN), job="restart", process=process)
         with lab.store() as store:
             died = store.history(lab.key, 1)[0].id
-            store.add_job(lab.slice(), died if launched_it else "r0", "mlp", spec(), "running")
+            store.add_job(lab.tenancy(), died if launched_it else "r0", "mlp", spec(), "running")
         monkeypatch.setattr("orchestrator.verbs.back.ChangeRun", Change)
         await lab.verb(engine.resume, died)
     assert asked == [mode]
@@ -229,7 +231,7 @@ async def test_a_job_that_is_turned_back_has_its_regions_again(bench: Living) ->
     bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, wanted=replace(was, attached={"regions": Regions((region,))})))
     run, context = bench.context("rollback")
     with run:
-        await turn_back(context, Snapshot({}, job=bench.job.id, wanted=was), TransitionPolicy())
+        await change_rings_back(context, Snapshot({}, job=bench.job.id, wanted=was), TransitionPolicy())
     assert bench.job.spec.wanted == was and not bench.ranks.launched
 
 
@@ -241,18 +243,18 @@ async def test_a_job_that_an_up_cut_before_it_died_is_not_launched_by_a_way_back
     await up(bench, plan_text("cut", *TWO_PAIRS))
     bench.start()  # as if it had run on
     bench.ranks.ran[bench.job.spec.on_hosts] = state
-    owned = per_device(bench.store.owned(SLICE))
-    to = Snapshot(owned, current=bench.store.current(SLICE), generations=bench.generations(), job=bench.job.id)
+    owned = per_device(bench.store.owned(TENANCY))
+    to = Snapshot(owned, current=bench.store.current(TENANCY), generations=bench.generations(), job=bench.job.id)
     if verb == "rollback":
         report = await bench.back(to)
-        said, left = "".join(report.notes), report.job is not None and report.job.state != state
+        reported, left = "".join(report.notes), report.job is not None and report.job.state != state
     else:
         run, context = bench.context(verb)
         with run:
             undone = await Rollback(context, to, (), 1.0).carry_out()
-        said, left = undone.evidence, bool(undone.left)
+        reported, left = undone.evidence, bool(undone.left)
     why = "its job is not resumed: job mlp: gpu01 cannot reach gpu03 over this plan, and 3 more pairs of its hosts likewise"
-    assert not bench.ranks.launched and not left and (why in said) is (state == "killed")
+    assert not bench.ranks.launched and not left and (why in reported) is (state == "killed")
     assert bench.ranks.ran[bench.job.spec.on_hosts] == state
 
 
@@ -275,7 +277,7 @@ async def test_a_command_that_waited_for_a_turn_keeps_what_that_recorded(
 
     monkeypatch.setattr(job_verbs, "_opened", opened)
     monkeypatch.setattr(job_verbs, "holding", holding)
-    monkeypatch.setattr(job_verbs, "own_turner", lambda *_: None)
+    monkeypatch.setattr(job_verbs, "own_scheduler", lambda *_: None)
     settings = SimpleNamespace(user="ann", owner="ann", run_dir=lambda run: bench.folder / run)
     command: Any = SimpleNamespace(store=bench.store, settings=settings, inventory=bench.folder, progress=Silent())
     if verb == "pause":

@@ -47,11 +47,11 @@ def test_a_program_that_does_not_use_the_rings_keeps_over_others(backend: Any) -
 
 def test_one_on_the_projects_back_end_turns() -> None:
     was, wanted = replace(GPT, backend="testbed"), replace(OTHER, backend="testbed")
-    assert decide_job(running(was), wanted, "prefer") == JobDecision("turn") and was.uses_rings
+    assert decide_job(running(was), wanted, "prefer") == JobDecision("rings") and was.uses_rings
 
 
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("job", "text"),
     [
         (replace(OTHER, version="bb"), "the declaration or the files of job.program differs"),
         (replace(OTHER, args={"size": 2}, training={"size": 2}), "job.args.size differs"),
@@ -59,9 +59,9 @@ def test_one_on_the_projects_back_end_turns() -> None:
         (Job("mine", "train", FOUR, (FOUR,)), "job.workload, job.args.size, job.backend, job.program and 1 more differ "),
     ],
 )
-def test_what_else_differs_restarts_it_and_is_named(job: Job, words: str) -> None:
+def test_what_else_differs_restarts_it_and_is_named(job: Job, text: str) -> None:
     found = decide_job(running(GPT), job, "prefer")
-    assert found.kind == "restart" and found.why.startswith(words), found.why
+    assert found.kind == "restart" and found.why.startswith(text), found.why
 
 
 def test_what_a_program_writes_as_iterations_is_taken_only_where_it_is_sound() -> None:
@@ -115,13 +115,13 @@ async def test_a_silent_program_is_reported_after_its_time_and_at_its_end(store:
 
     session = cast(Session, SimpleNamespace(lab=lab, hosts=SimpleNamespace(jobs=SimpleNamespace(tail=tail))))
 
-    async def said(since_s: float, state: str = "starting", job: Job = GPT) -> str:
+    async def shown(since_s: float, state: str = "starting", job: Job = GPT) -> str:
         record = replace(running(job), started=time.time() - since_s)
         return await unseen(session, store, KEY, tmp_path, record, state)
 
-    assert not await said(50) and not await said(0, "failed") and not await said(999, job=Job("mine", "train", FOUR))
-    late = await said(61)
+    assert not await shown(50) and not await shown(0, "failed") and not await shown(999, job=Job("mine", "train", FOUR))
+    late = await shown(61)
     assert late.startswith(r"no iteration of gpt shows: no line of its output matched 'iter (?P<iter>\\d+)' in 61 s (expected ")
     assert "within 60 s, it never ran here, and 20 s an iteration are assumed" in late
     assert "the last line of its output: 'step 12: loss 3'; see iterations at programs.yml:1:12" in late
-    assert (await said(1, "finished")).startswith("no iteration of gpt shows")
+    assert (await shown(1, "finished")).startswith("no iteration of gpt shows")

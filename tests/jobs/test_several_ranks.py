@@ -21,8 +21,8 @@ from orchestrator.jobs.record import hosts_of_job, launched, ranks_of, spec_of
 from orchestrator.plan.interchangeable import labels_between, relabelled_text
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
+from tests.jobs.test_collected_ports import Kept, collected, line
 from tests.jobs.test_jobs import FOUR, Bench
-from tests.jobs.test_ports_home import Kept, home, line
 
 TWICE = tuple(rank for host in FOUR for rank in ranks_on(host, 2))
 TRAIN = Job("mlp", "train", TWICE, (FOUR,), {"iterations": 0})
@@ -59,7 +59,7 @@ def test_a_change_locks_hosts_and_looks_for_paths_between_hosts(bench: Bench) ->
 def test_other_rings_are_a_turn_other_ranks_a_restart(bench: Bench) -> None:
     kept = record(bench)
     assert decide_job(kept, TRAIN, "prefer").kind == "keep"
-    assert decide_job(kept, replace(TRAIN, rings=(FOUR, FOUR[::-1])), "prefer").kind == "turn"
+    assert decide_job(kept, replace(TRAIN, rings=(FOUR, FOUR[::-1])), "prefer").kind == "rings"
     one_each = decide_job(kept, replace(TRAIN, ranks=FOUR), "prefer")
     assert one_each.kind == "restart" and "job.ranks differ" in one_each.why
 
@@ -86,7 +86,7 @@ async def test_a_rank_that_died_is_named_with_its_number(bench: Bench) -> None:
 async def test_ports_of_a_host_come_home_once_under_its_first_rank(tmp_path: Path) -> None:
     wall = 1_795_000_000 * 10**9
     hosts = Kept({"gpu01/0": [line(n * 10**9, wall + n * 10**9, 1000 * n) for n in range(1, 4)], "gpu01/1": []})
-    found = await home(hosts, tmp_path / "r1", 0.0)
+    found = await collected(hosts, tmp_path / "r1", 0.0)
     assert {host for host, *_ in found} == {"gpu01"} and len(found) == 2 * 6
 
 

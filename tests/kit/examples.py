@@ -14,17 +14,17 @@ LISTED: dict[str, dict[str, Any]] = {row["name"]: row for row in example_table(R
 PLANS = sorted((ROOT / "examples").glob("*.json"))
 
 
-def option(words: Sequence[str], *names: str) -> str:
+def option(argv: Sequence[str], *names: str) -> str:
     """The value of an option of a command, empty without it."""
-    return next((after for word, after in pairwise(words) if word in names), "")
+    return next((after for word, after in pairwise(argv) if word in names), "")
 
 
-def inventory_of(words: Sequence[str]) -> str:
+def inventory_of(argv: Sequence[str]) -> str:
     """The name of the inventory that a listed command is for."""
-    return (option(words, "-i") or "inventory/emulated").rpartition("/")[2]
+    return (option(argv, "-i") or "inventory/emulated").rpartition("/")[2]
 
 
 def plan_inventory(plan: str) -> str:
     """The name of the inventory with which a plan of `examples` is listed. Raises: StopIteration - it is not."""
     commands = (shlex.split(command) for row in LISTED.values() for command in row["run"])
-    return next(inventory_of(words) for words in commands if f"examples/{plan}" in words)
+    return next(inventory_of(text) for text in commands if f"examples/{plan}" in text)

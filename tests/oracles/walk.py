@@ -82,7 +82,7 @@ def walk_to(
 ) -> tuple[HostName, ...]:
     """As `walk`, to one address."""
     light: dict[HostPort, list[HostPort]] = {}
-    for sender, receiver in (way for link in links for way in _ways(link)):
+    for sender, receiver in (path for link in links for path in _paths(link)):
         light.setdefault(sender, []).append(receiver)
     destination = IPv4Address(address)
     trail = [source]
@@ -116,7 +116,7 @@ def walk_to(
     raise Lost(tuple(trail), f"still on the way after {TIME_TO_LIVE} hops")
 
 
-def _ways(link: Link) -> list[tuple[HostPort, HostPort]]:
+def _paths(link: Link) -> list[tuple[HostPort, HostPort]]:
     return [(link.a, link.b), (link.b, link.a)] if link.kind is LinkKind.DUPLEX else [(link.a, link.b)]
 
 

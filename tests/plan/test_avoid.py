@@ -7,7 +7,7 @@ import pytest
 from optics import HostPort, Infeasible, Link, Port, Usage
 from optics.plan import Avoid, Plan, WantedLink
 from orchestrator.plan.avoid import avoiding, choose_ports, lab_without_trunks, read_avoid
-from tests.change.glasslab import joined
+from tests.change.fibrelab import joined
 from tests.properties.labs import lab, name
 
 HERE = lab(4, 4)
@@ -113,5 +113,5 @@ def test_light_takes_another_trunk_than_the_one_to_avoid() -> None:
 
     here = joined()
     avoid = read_avoid(["we1"], here)
-    [there, _] = circuits([Link(HostPort("gpu01", 1), HostPort("gpu02", 1))], lab_without_trunks(here, avoid))
-    assert there.path[0].egress == Port("west", "902")
+    [other, _] = circuits([Link(HostPort("gpu01", 1), HostPort("gpu02", 1))], lab_without_trunks(here, avoid))
+    assert other.path[0].egress == Port("west", "902")

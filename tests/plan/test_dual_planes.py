@@ -90,7 +90,7 @@ def test_without_leaf_switches_of_different_planes_pairs_of_their_racks_go_throu
 
 def test_without_both_its_leaf_switches_a_rack_is_cut_off_and_named(lab: Lab) -> None:
     found = lost(lab, ("plane1", 0), ("plane2", 0))
-    assert found.words()[0] == "cut off: gpu01; 4 hosts stay joined" and found.lost == 18
+    assert found.text()[0] == "cut off: gpu01; 4 hosts stay joined" and found.lost == 18
     assert all(path(found, lab, *pair) == pair for pair in permutations([*RACKS[1], *RACKS[2]], 2))
 
 
@@ -121,11 +121,11 @@ def test_a_sum_of_all_hosts_goes_round_both_planes(lab: Lab) -> None:
     given = Demand(6, (Group("all", tuple(range(6)), 10**8),), np.zeros((6, 6)))
     read = Read(Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}), given, "")
     one, both = (design(read, lab, WantedDesign("electrical", segments=(names,))) for names in ("plane1", "plane*"))
-    assert both.home.allreduce_s == pytest.approx(one.home.allreduce_s / 2) and len(both.orders["all"]) == 4
+    assert both.own.allreduce_s == pytest.approx(one.own.allreduce_s / 2) and len(both.orders["all"]) == 4
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("argv", "problem"),
     [
         (["--electrical", "dual"], "'dual': dual takes a number, such as dual:2"),
         (["--electrical", "dual:1.5"], "dual of 1.5 hosts: wanted a whole number"),
@@ -134,8 +134,8 @@ def test_a_sum_of_all_hosts_goes_round_both_planes(lab: Lab) -> None:
     ],
 )
 def test_planes_that_cannot_be_made_are_refused(
-    words: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    argv: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        main([*words, "--out", str(tmp_path / "lab")])
+        main([*argv, "--out", str(tmp_path / "lab")])
     assert problem in capsys.readouterr().err and not (tmp_path / "lab").exists()

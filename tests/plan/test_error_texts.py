@@ -74,7 +74,7 @@ def test_a_bad_file_has_the_exit_code_of_bad_files_and_no_traceback_of_ours(lab:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("devices:\n  ocs1: {a: 1}\n ocs2: {a: 1}\n", "x:3:2: not YAML: 'ocs2' is indented by 1, its neighbours by 2"),
         ("devices:\n  ocs1:\n    a: 1\n   b: 2\n", "x:4:4: not YAML: 'b' is indented by 3, its neighbours by 4"),
@@ -87,7 +87,7 @@ def test_a_bad_file_has_the_exit_code_of_bad_files_and_no_traceback_of_ours(lab:
         ('lab: "one\ndevices:\n', "x:1:6: not YAML: a quote that is not closed"),
     ],
 )
-def test_a_slip_in_yaml_is_told_in_words_about_the_text(text: str, said: str) -> None:
+def test_a_slip_in_yaml_is_told_in_words_about_the_text(text: str, message: str) -> None:
     with pytest.raises(BadFile) as caught:
         read_yaml(text, "x")
-    assert str(caught.value) == said
+    assert str(caught.value) == message

@@ -13,7 +13,7 @@ from optics import HostPort, Infeasible, TestbedError
 from optics.plan import Plan, ring_steps
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab, read_lab
-from orchestrator.plan.evict import plan_without_host, replaced, spared
+from orchestrator.plan.evict import left_out, plan_without_host, replaced
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from tests.properties.labs import inventory, lab
@@ -49,8 +49,8 @@ def test_a_spare_has_the_host_s_place_in_links_rings_and_ranks_and_the_training_
     assert after.spares == ("gpu08",) and after.interchangeable == (("gpu03", "gpu07"),)
     again, found = evicted(found, "gpu08", "gpu07")
     assert again.job is not None and again.job.evicted == {"gpu04": "gpu08"} and identity(again.job) == identity(before.job)
-    home, found = evicted(found, "gpu04", "gpu08")
-    assert home.job is not None and not home.job.evicted and home.job.ranks == before.job.ranks
+    own, found = evicted(found, "gpu04", "gpu08")
+    assert own.job is not None and not own.job.evicted and own.job.ranks == before.job.ranks
 
 
 def test_several_ranks_move_with_their_numbers() -> None:
@@ -123,7 +123,7 @@ def _shared() -> str:
 
 
 @pytest.mark.parametrize(
-    ("written", "host", "spare", "words", "hint"),
+    ("written", "host", "spare", "message", "hint"),
     [
         (
             _alone,
@@ -147,9 +147,9 @@ def _shared() -> str:
     ],
 )
 def test_what_cannot_be_done_without_is_refused_with_the_next_command(
-    written: Callable[[], str], host: str, spare: str, words: str, hint: str
+    written: Callable[[], str], host: str, spare: str, message: str, hint: str
 ) -> None:
-    with pytest.raises(TestbedError, match=words) as refused:
+    with pytest.raises(TestbedError, match=message) as refused:
         evicted(written(), spare, host)
     assert refused.value.hint == hint
 
@@ -174,7 +174,7 @@ def test_a_full_lab_says_that_the_ring_cannot_be_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         ({"spares": ["gpu01"]}, "gpu01 is in use by this plan"),
         ({"spares": ["gpu07", "gpu07"]}, "gpu07 is named twice"),
@@ -185,18 +185,18 @@ def test_a_full_lab_says_that_the_ring_cannot_be_closed() -> None:
         ({"job": {"evicted": {"a/b": ""}}}, "wanted a host such as gpu01"),
     ],
 )
-def test_spares_and_evicted_ranks_of_a_plan_file_are_checked(more: dict[str, Any], words: str) -> None:
-    with pytest.raises(TestbedError, match=words):
+def test_spares_and_evicted_ranks_of_a_plan_file_are_checked(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(TestbedError, match=message):
         plan_of(text(**more))
 
 
 def test_spares_replace_those_of_the_plan() -> None:
     written = text(spares=["gpu07"])
-    assert plan_of(spared(written, ["gpu08"], plan_of(written), HERE)).spares == ("gpu08",)
+    assert plan_of(left_out(written, ["gpu08"], plan_of(written), HERE)).spares == ("gpu08",)
 
 
 @pytest.mark.parametrize(
-    ("spares", "words"),
+    ("spares", "message"),
     [
         (["gpu08", "gpu88"], "--spares gpu08,gpu88: gpu88 is not in the lab (8 hosts, gpu01..gpu08); did you mean gpu08?"),
         (["gpu01"], "--spares gpu01: gpu01 is in use by ring already"),
@@ -207,7 +207,7 @@ def test_spares_replace_those_of_the_plan() -> None:
         ),
     ],
 )
-def test_spares_that_cannot_be_are_refused_by_the_option_s_name_with_some_that_can(spares: list[str], words: str) -> None:
+def test_spares_that_cannot_be_are_refused_by_the_option_s_name_with_some_that_can(spares: list[str], message: str) -> None:
     with pytest.raises(TestbedError) as refused:
-        spared(text(), spares, plan_of(text()), HERE)
-    assert str(refused.value) == words and "--spares gpu07" in str(refused.value.hint)
+        left_out(text(), spares, plan_of(text()), HERE)
+    assert str(refused.value) == message and "--spares gpu07" in str(refused.value.hint)

@@ -31,8 +31,8 @@ def switched(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def graphml(body: str, head: str = "", edges: str = "undirected") -> bytes:
-    words = f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{head}<graph edgedefault="{edges}">{body}</graph></graphml>'
-    return words.encode()
+    text = f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{head}<graph edgedefault="{edges}">{body}</graph></graphml>'
+    return text.encode()
 
 
 def clab(links: str, nodes: str = "gpu01: , gpu02: ") -> str:
@@ -225,6 +225,6 @@ def test_ports_that_no_fibre_joins_and_edges_drawn_one_way_have_a_way_out(lab: L
     with pytest.raises(BadFile, match="no fibre path") as error:
         imported(graph, lab, "p")
     assert "--any-port" in error.value.hint
-    one_way = '<node id="gpu01"/><node id="gpu02"/><edge source="gpu01" target="gpu02"/>'
-    graph = read_graphml(graphml(one_way, edges="directed"), "x")
+    one_direction = '<node id="gpu01"/><node id="gpu02"/><edge source="gpu01" target="gpu02"/>'
+    graph = read_graphml(graphml(one_direction, edges="directed"), "x")
     assert imported(graph, lab, "p", duplex=True).plan["links"] == [{"a": "gpu01", "b": "gpu02"}]

@@ -34,7 +34,7 @@ def refused(lab: Lab, **job: object) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("workload", "args", "words"),
+    ("workload", "args", "message"),
     [
         ("train", {"batchsize": 4}, "plan.json:18:4: job.args.batchsize: train takes no argument batchsize; did you mean batch?"),
         ("train", {"checkpoint_dir": "/etc"}, "train takes no argument checkpoint_dir; did you mean checkpoint?"),
@@ -65,10 +65,10 @@ def refused(lab: Lab, **job: object) -> list[str]:
     ],
 )
 def test_an_argument_the_program_does_not_take_is_refused_at_its_place(
-    lab: Lab, workload: str, args: dict[str, object], words: str
+    lab: Lab, workload: str, args: dict[str, object], message: str
 ) -> None:
     (problem,) = refused(lab, workload=workload, args=args)
-    assert words in problem
+    assert message in problem
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_arguments_the_program_takes_pass(lab: Lab, workload: str, args: dict[st
 def test_what_a_plan_may_say_is_what_the_command_line_reads(program: str) -> None:
     """The program itself, not the table, is asked, on a machine without torch."""
     code = f"import sys; sys.modules['torch'] = None; import workloads.programs.{program} as p; p.main()"
-    said = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    words = {word.strip(",[]") for word in said.split() if word.strip(",[]").startswith("--")}
-    assert words == {"--help", *(f"--{option.name.replace('_', '-')}" for option in OPTIONS[program])}
+    output = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    argv = {word.strip(",[]") for word in output.split() if word.strip(",[]").startswith("--")}
+    assert argv == {"--help", *(f"--{option.name.replace('_', '-')}" for option in OPTIONS[program])}
 
 
 @pytest.mark.parametrize("option", [option for options in OPTIONS.values() for option in options], ids=lambda option: option.name)

@@ -222,8 +222,8 @@ def test_a_command_that_reads_for_ever_heeds_signals(tmp_path: Path, number: int
     try:
         assert process.stderr.readline() == "reading\n"
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1]
-        assert (process.returncode, said.partition("\n")[0]) == (130, "E-INTERRUPTED interrupted")
+        output = process.communicate(timeout=60)[1]
+        assert (process.returncode, output.partition("\n")[0]) == (130, "E-INTERRUPTED interrupted")
     finally:
         with suppress(ProcessLookupError):
             process.kill()
@@ -233,8 +233,8 @@ def test_a_command_that_reads_for_ever_heeds_signals(tmp_path: Path, number: int
 def test_a_command_that_reads_for_ever_heeds_its_timeout(tmp_path: Path) -> None:
     process = _endless(tmp_path, "--timeout", "300ms")
     try:
-        said = process.communicate(timeout=60)[1]
-        assert process.returncode == 5 and "E-TIMED-OUT" in said and "not read after 0.3 s" in said, said
+        output = process.communicate(timeout=60)[1]
+        assert process.returncode == 5 and "E-TIMED-OUT" in output and "not read after 0.3 s" in output, output
     finally:
         with suppress(ProcessLookupError):
             process.kill()

@@ -73,10 +73,10 @@ def story(case: Path) -> str:
     plan = plan_at(case, asked["plan"], lab)
     lines = [f"plan {plan.name}", *(f"warning {text}" for text in plan.warnings)]
     links = assign_ports(plan.links, lab, old, busy)
-    ways = circuits(links, lab)
+    directions = circuits(links, lab)
     lines += [f"  {link}" for link in links]
     try:
-        change = transition(observed, settings(ways), ours)
+        change = transition(observed, settings(directions), ours)
     except Interlock as refused:
         return "\n".join([*lines, f"refused: {refused}"]) + "\n"
     traces = [*LightMap(observed, lab).traces(), *LightMap(change.after(observed), lab).traces()]

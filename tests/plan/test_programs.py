@@ -76,14 +76,14 @@ def test_a_rank_gets_the_owners_command_the_plans_arguments_and_torchruns_enviro
     job = read(at, args={"preset": "small", "lr": 0.5, "name": "-rf", "tag": "a b", "fast": True}, env={"OMP_NUM_THREADS": "2"})
     assert (job.program, job.backend, job.training) == ("gpt", "gloo", {"preset": "small", "iterations": 100})
     request = launch.requests(job, at, "r7", resume=True)["gpu02"]
-    words = request["argv"]
-    assert words[:4] == ["python3", "-m", "workloads.programs.supervise", "--program"]
-    assert words[words.index("--") + 1 :] == [
+    argv = request["argv"]
+    assert argv[:4] == ["python3", "-m", "workloads.programs.supervise", "--program"]
+    assert argv[argv.index("--") + 1 :] == [
         *("python", "train.py", "--data", "/opt/gpt/text.txt"),
         *("--iterations=100", "--learning-rate=0.5", "--preset=small", "--name=-rf", "model.tag=a b", "--fast"),
         *("--resume", "/opt/gpt/last"),
     ]
-    assert "--directory=/opt/gpt" in words and "--venv=/opt/torch" in words and request["user"] == "ml"
+    assert "--directory=/opt/gpt" in argv and "--venv=/opt/torch" in argv and request["user"] == "ml"
     env = request["env"]
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "NODE_RANK")
     assert [env[name] for name in names] == ["1", "2", "0", "1", "1", "2", "1", "1"]
@@ -139,7 +139,7 @@ def test_a_training_is_another_if_its_program_or_what_decides_its_weights_is() -
 
 
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("job", "text"),
     [
         ({"program": "gtp"}, "plan.json:13:14: job.program: no program gtp: did you mean gpt?"),
         ({"program": None}, "plan.json:12:15: job.workload: a job of workload program names it: add program; declared: gpt"),
@@ -175,8 +175,8 @@ def test_a_training_is_another_if_its_program_or_what_decides_its_weights_is() -
         ({"traffic": {}}, "job.traffic: only a replay has traffic; this job is program"),
     ],
 )
-def test_a_plan_sets_only_what_the_owner_opened(job: dict[str, object], words: str) -> None:
-    assert words in "\n".join(refused(lab(), **job))
+def test_a_plan_sets_only_what_the_owner_opened(job: dict[str, object], text: str) -> None:
+    assert text in "\n".join(refused(lab(), **job))
 
 
 def test_a_program_that_is_not_there_is_refused_in_a_lab_without_any() -> None:
@@ -202,7 +202,7 @@ def test_the_declared_back_end_decides_whether_each_rank_needs_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "text"),
     [
         ("path: /opt/gpt", "path: /opt/gpt\n    files: gpt", "gpt.path: files are copied to the hosts, or path names a directory"),
         ("path: /opt/gpt", "path: opt/gpt", "programs.gpt.path: wanted text that matches"),
@@ -245,9 +245,9 @@ def test_the_declared_back_end_decides_whether_each_rank_needs_a_gpu() -> None:
         ("programs:", "program:", "programs.yml:2:1: program: unknown field; did you mean programs?"),
     ],
 )
-def test_a_declaration_is_refused_with_its_mistake_at_its_place(old: str, new: str, words: str) -> None:
+def test_a_declaration_is_refused_with_its_mistake_at_its_place(old: str, new: str, text: str) -> None:
     assert GPT.count(old) == 1, old
-    assert words in "\n".join(wrong(GPT.replace(old, new)))
+    assert text in "\n".join(wrong(GPT.replace(old, new)))
 
 
 @pytest.mark.parametrize(

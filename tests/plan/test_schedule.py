@@ -54,9 +54,9 @@ TRIANGLE = ([pair("gpu01:p1", "gpu02:p1")], [pair("gpu02:p1", "gpu03:p1")], [pai
 def test_sums_over_connections_that_know_no_slots_are_said(lab: Lab) -> None:
     job = {**JOB, "ranks": HOSTS[:3], "args": {"exchange": "gloo"}}
     plan = read(lab, schedule=slots(*TRIANGLE), job=job)
-    (said,) = plan.warnings
+    (output,) = plan.warnings
     assert plan.slot(0).warnings == plan.warnings, "`plan` and `up` of a schedule show those of a slot"
-    assert "job.args.exchange: gloo: torch's connections do not know the slots" in said and "exchange wires" in said
+    assert "job.args.exchange: gloo: torch's connections do not know the slots" in output and "exchange wires" in output
     assert read(lab, schedule=slots(*TRIANGLE), job={**job, "args": {}}).warnings == ()
 
 
@@ -65,8 +65,8 @@ def test_a_shadow_may_be_given_copies_at_ports_that_only_slots_use(lab: Lab) -> 
     plan = read(lab, schedule=slots(*TRIANGLE), job=job)
     assert plan.job is not None and shadow_of(plan.job) == Shadow("gpu09", (HostPort("gpu01", 1), HostPort("gpu02", 1)))
     job["shadow"] = {"host": "gpu09", "taps": ["gpu01:p2", "gpu02:p1"]}
-    (said,) = problems(lab, schedule=slots(*TRIANGLE), job=job)
-    assert "gpu01:p2 is a port that this plan does not use" in said
+    (output,) = problems(lab, schedule=slots(*TRIANGLE), job=job)
+    assert "gpu01:p2 is a port that this plan does not use" in output
 
 
 @pytest.mark.parametrize(("name", "count"), [("round-robin", 11), ("staggered", 3), ("opera", 12)])
@@ -93,8 +93,8 @@ def test_a_slot_is_a_plan_of_what_is_lit_then(lab: Lab) -> None:
 
 
 def test_one_way_links_do_not_join_all_pairs(lab: Lab) -> None:
-    there, back = ([{**pair(a, b), "kind": "simplex"}] for a, b in (("gpu01:p1", "gpu02:p1"), ("gpu02:p1", "gpu01:p1")))
-    plan = read(lab, schedule=slots(there, back, there + back))
+    other, back = ([{**pair(a, b), "kind": "simplex"}] for a, b in (("gpu01:p1", "gpu02:p1"), ("gpu02:p1", "gpu01:p1")))
+    plan = read(lab, schedule=slots(other, back, other + back))
     assert [plan.slot(index).acceptance.all_pairs for index in range(3)] == [False, False, True]
 
 
@@ -151,7 +151,7 @@ def pattern(*ports: str, **more: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("words", "schedule", "more"),
+    ("message", "schedule", "more"),
     [
         ("guard_s: hosts would stop sending 500 ms before the end of a slot of 500 ms", slots(*TRIANGLE, guard_s=0.5), {}),
         ("slots: 65 slots; a schedule has at most 64", slots(*[TRIANGLE[0]] * 65), {}),
@@ -179,46 +179,46 @@ def pattern(*ports: str, **more: object) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_schedule_is_reported_at_its_place(
-    lab: Lab, words: str, schedule: dict[str, Any], more: dict[str, Any]
+    lab: Lab, message: str, schedule: dict[str, Any], more: dict[str, Any]
 ) -> None:
     found = problems(lab, schedule=schedule, **more)
-    assert any(words in line for line in found), found
+    assert any(message in line for line in found), found
     assert all("schedule." in line for line in found)
     assert all(line.startswith("plan.json:") and line.split(":")[1].isdigit() for line in found)
 
 
-def turning_alone(lab: Lab, *devices: str) -> Lab:
+def rotor_lab(lab: Lab, *devices: str) -> Lab:
     """The lab with devices of 10 ms, of which these turn by themselves."""
     traits = {d: replace(lab.traits_of(d), settle_s=0.01) for d in lab.devices}
     return lab.with_traits(traits | {d: replace(traits[d], stored_dwell_s=1e-4) for d in devices})
 
 
 @pytest.mark.parametrize(
-    ("words", "schedule"),
+    ("message", "schedule"),
     [
         ("the nearest dwell that works is 0.1 s, or 0.06 s by their clocks alone (follow: clock)", slots(*TRIANGLE, dwell_s=0.06)),
         ("ocs1 turns by itself at 0.1 ms, hosts at 50 ms with the dark time: the nearest", slots(*TRIANGLE, dwell_s=1e-5)),
         ("the nearest dwell that works is 0.03 s", slots(*TRIANGLE, dwell_s=0.001, follow="clock")),
     ],
 )
-def test_devices_that_turn_by_themselves_may_be_faster_than_a_command(lab: Lab, words: str, schedule: dict[str, Any]) -> None:
-    here = turning_alone(lab, "ocs1")
+def test_devices_that_turn_by_themselves_may_be_faster_than_a_command(lab: Lab, message: str, schedule: dict[str, Any]) -> None:
+    here = rotor_lab(lab, "ocs1")
     found = problems(here, schedule=schedule)
-    assert any(words in line for line in found), found
+    assert any(message in line for line in found), found
     read(here, schedule=slots(*TRIANGLE, dwell_s=0.1))
     read(here, schedule=slots(*TRIANGLE, dwell_s=0.03, follow="clock"))
 
 
 def test_one_device_that_must_be_told_slows_all_down(lab: Lab) -> None:
     two = slots([pair("gpu01:p1", "gpu02:p1"), pair("gpu01:p2", "gpu02:p2")], [], dwell_s=0.03)
-    found = problems(turning_alone(lab, "ocs1"), schedule=two, acceptance={"all_pairs": False})
+    found = problems(rotor_lab(lab, "ocs1"), schedule=two, acceptance={"all_pairs": False})
     assert any("ocs1 takes 10 ms from slot to slot" in line and "but ocs2 must be told every slot" in line for line in found), found
 
 
 def test_too_many_slots_of_a_pattern_name_one_that_has_fewer(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_module, "MOST_SLOTS", 8)
-    words = "schedule.pattern: opera over 12 hosts and 4 ports has 12 slots; at most 8 are possible; staggered has 3"
-    assert any(words in line for line in problems(lab, schedule=pattern("p1", "p2", "p3", "p4"), job=JOB))
+    message = "schedule.pattern: opera over 12 hosts and 4 ports has 12 slots; at most 8 are possible; staggered has 3"
+    assert any(message in line for line in problems(lab, schedule=pattern("p1", "p2", "p3", "p4"), job=JOB))
 
 
 def test_a_schedule_has_slots_and_goes_without_adapting(lab: Lab) -> None:

@@ -92,8 +92,8 @@ def test_bad_segments_of_a_plan_are_refused_at_their_places(lab: Lab) -> None:
     ]
     with pytest.raises(BadFile) as refused:
         read_plan(plan_text(links=[{"a": "gpu01:p3", "b": "gpu02"}], segments=segments), "plan.json", lab)
-    words = [line.partition(": ")[2] for line in str(refused.value).splitlines()]
-    assert sorted(words) == [
+    argv = [line.partition(": ")[2] for line in str(refused.value).splitlines()]
+    assert sorted(argv) == [
         'links[0].a: no fibre is attached to gpu01:p3; it is a port of the packet switch ideal: "segments": [{"name": "ideal"}]',
         "segments[0].name: segment idael is not in the lab (8 segments, domain1..rail2); did you mean ideal?",
         "segments[1].hosts[1]: gpu02 has no port at segment rail1 (3 hosts, gpu01, gpu03, gpu05 have)",

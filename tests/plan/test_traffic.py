@@ -57,8 +57,8 @@ def test_ranks_are_told_their_part_of_the_rate_at_which_their_host_keeps_checkpo
     job = read_plan(text(ranks=[f"{host}/{n}" for host in HOSTS for n in (0, 1)]), "p.json", lab).job
     assert job is not None
     slow = replace(lab, hosts={**lab.hosts, "gpu02": replace(lab.hosts["gpu02"], storage_mbps=320.0)})
-    told = {rank: request["env"].get("TESTBED_STORAGE_MBPS") for rank, request in requests(job, slow, "r1").items()}
-    assert told == {rank: "160" if rank.startswith("gpu02/") else None for rank in job.ranks}
+    reply = {rank: request["env"].get("TESTBED_STORAGE_MBPS") for rank, request in requests(job, slow, "r1").items()}
+    assert reply == {rank: "160" if rank.startswith("gpu02/") else None for rank in job.ranks}
 
 
 def test_the_rings_of_groups_follow_links_of_their_own(lab: Lab) -> None:
@@ -92,7 +92,7 @@ def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> No
 
 
 @pytest.mark.parametrize(
-    ("send", "words"),
+    ("send", "message"),
     [
         ({"dst": "gpu03"}, "gpu03 is not in the group's ring"),
         ({"end": 0.5}, "gpu02 does not get gpu01's piece exactly once and complete"),
@@ -101,14 +101,14 @@ def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> No
         ({"step": 0}, "step: wanted at least 1"),
     ],
 )
-def test_a_schedule_that_does_not_gather_is_refused(send: dict[str, object], words: str, lab: Lab) -> None:
-    with pytest.raises(BadFile, match=words):
+def test_a_schedule_that_does_not_gather_is_refused(send: dict[str, object], message: str, lab: Lab) -> None:
+    with pytest.raises(BadFile, match=message):
         read_plan(text(swapped(**send)), "p.json", lab)
 
 
 def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
-    way = [("gpu01", "gpu02"), ("gpu02", "gpu03"), ("gpu03", "gpu01")]
-    sends = [{"step": step, "src": a, "dst": b, "shard": way[k - step + 1][0]} for step in (1, 2) for k, (a, b) in enumerate(way)]
+    path = [("gpu01", "gpu02"), ("gpu02", "gpu03"), ("gpu03", "gpu01")]
+    sends = [{"step": step, "src": a, "dst": b, "shard": path[k - step + 1][0]} for step in (1, 2) for k, (a, b) in enumerate(path)]
     group = {"id": "g", "bytes": 9, "rings": [HOSTS], "schedule": sends}
     assert read_plan(text({"groups": [group]}), "p.json", lab).job is not None
     late = [{**send, "step": 3 - int(str(send["step"]))} for send in sends]
@@ -117,7 +117,7 @@ def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"groups": [{"id": "g", "bytes": -1, "rings": [HOSTS]}]}, "bytes: wanted at least 0"),
         ({"groups": [{"id": "g", "bytes": 1, "rings": [["gpu01", "gpu09"]]}]}, "gpu09 is not a host of the job"),
@@ -131,19 +131,19 @@ def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
         ({"transfers": [{"src": "gpu01", "dst": "gpu02", "bytes": 1, "lane": 9}]}, "wanted a lane of 0..3"),
     ],
 )
-def test_traffic_that_cannot_be_is_refused(change: dict[str, Any], words: str, lab: Lab) -> None:
-    with pytest.raises(BadFile, match=words):
+def test_traffic_that_cannot_be_is_refused(change: dict[str, Any], message: str, lab: Lab) -> None:
+    with pytest.raises(BadFile, match=message):
         read_plan(text(change), "p.json", lab)
 
 
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("job", "message"),
     [
         ({"traffic": None}, "traffic: a replay needs traffic"),
         ({"workload": "train"}, "traffic: only a replay has traffic"),
         ({"rings": [HOSTS]}, "the rings of a replay belong to its groups"),
     ],
 )
-def test_traffic_and_replay_belong_together(job: dict[str, Any], words: str, lab: Lab) -> None:
-    with pytest.raises(BadFile, match=words):
+def test_traffic_and_replay_belong_together(job: dict[str, Any], message: str, lab: Lab) -> None:
+    with pytest.raises(BadFile, match=message):
         read_plan(text(**job), "p.json", lab)

@@ -49,7 +49,7 @@ def test_every_method_gives_a_plan_that_the_lab_takes(method: str, lab: Lab) -> 
     assert len(assign_ports(plan.links, lab)) == len(plan.links) == len(found.shape.cables)
     assert not plan.warnings, "every ring has links of its own"
     assert plan.job is not None and plan.job.predicted["iteration_ms"] == pytest.approx(found.here.iteration_s * 1e3, abs=1e-3)
-    assert found.here.iteration_s == pytest.approx(found.home.iteration_s * found.time_scale, rel=0.01)
+    assert found.here.iteration_s == pytest.approx(found.own.iteration_s * found.time_scale, rel=0.01)
 
 
 def test_a_twisted_torus_is_a_plan_with_fewer_hops_and_a_shorter_all_to_all(lab: Lab) -> None:
@@ -57,7 +57,7 @@ def test_a_twisted_torus_is_a_plan_with_fewer_hops_and_a_shorter_all_to_all(lab:
     plain, twisted = (design(workload_of(everybody), lab, Wanted("torus", twisted=one)) for one in (False, True))
     plan = planned(twisted, lab)
     assert len(assign_ports(plan.links, lab)) == 24 and plan.name == "a2a-twisted-torus"
-    assert twisted.home.transfers_s == pytest.approx(plain.home.transfers_s * 5 / 6)
+    assert twisted.own.transfers_s == pytest.approx(plain.own.transfers_s * 5 / 6)
     assert twisted.found.why[1] == "a pair is 1.636 hops apart, 1.818 without the twist"
 
 
@@ -65,16 +65,16 @@ def test_the_testbed_s_dlrm_gets_the_testbed_s_strides_and_the_worked_time(lab: 
     found = design(workload("dlrm"), lab, Wanted("topoopt"))
     assert [ring.stride for ring in found.shape.rings] == [1, 5]
     rate = 4 * 25e9 / 8 * 8948 / 9014
-    assert found.home.allreduce_s == pytest.approx(2 * 11 / 12 * 4 * 129_104_897 / rate, rel=1e-6)
+    assert found.own.allreduce_s == pytest.approx(2 * 11 / 12 * 4 * 129_104_897 / rate, rel=1e-6)
 
 
 @pytest.mark.parametrize("domain", [2, 3, 4, 6])
 def test_sums_of_all_ranks_go_round_all_links_of_domains_and_rails(domain: int, lab: Lab) -> None:
     found = design(workload("dlrm"), lab, Wanted("rail-only", domain=domain))
     assert len(found.orders["data"]) == 4 and not planned(found, lab).warnings, "two rings, both ways round, on links of their own"
-    assert found.home.allreduce_s == pytest.approx(design(workload("dlrm"), lab, Wanted("topoopt")).home.allreduce_s)
+    assert found.own.allreduce_s == pytest.approx(design(workload("dlrm"), lab, Wanted("topoopt")).own.allreduce_s)
     [(name, slower)] = found.others
-    assert name == f"rail-only, domains of {domain}" and slower > 3 * found.home.iteration_s, "one ring through both takes so long"
+    assert name == f"rail-only, domains of {domain}" and slower > 3 * found.own.iteration_s, "one ring through both takes so long"
     for a, b in found.shape.cables.tolist():
         assert a // domain == b // domain or a % domain == b % domain, "still nothing else joins hosts"
 
@@ -83,14 +83,14 @@ def test_four_rings_are_promised_only_to_a_back_end_that_runs_them(lab: Lab) -> 
     groups = design(workload("vgg16"), lab, Wanted("topoopt"))
     single = design(workload("vgg16"), lab, Wanted("topoopt", backend="single-order"))
     assert len(groups.orders["data"]) == 4 and len(set(single.orders["data"])) == 1
-    assert single.home.allreduce_s == pytest.approx(2 * groups.home.allreduce_s), "links carry both ways, one order only one"
+    assert single.own.allreduce_s == pytest.approx(2 * groups.own.allreduce_s), "links carry both ways, one order only one"
     assert len(single.orders["data"]) == 2 and single.shape.adjacency.max() == 2, "parallel links, which one order can fill"
 
 
 def test_one_order_fills_all_ports_where_links_carry_one_way(lab: Lab) -> None:
     found = design(workload("vgg16"), lab, Wanted("ring", backend="single-order", simplex=True))
     assert len(found.orders["data"]) == 4 and found.shape.adjacency[0, 1] == 4 and found.shape.adjacency[1, 0] == 0
-    assert found.home.allreduce_s == pytest.approx(design(workload("vgg16"), lab, Wanted("topoopt")).home.allreduce_s)
+    assert found.own.allreduce_s == pytest.approx(design(workload("vgg16"), lab, Wanted("topoopt")).own.allreduce_s)
     assert all(link.kind is LinkKind.SIMPLEX for link in planned(found, lab).links)
 
 
@@ -99,7 +99,7 @@ def test_a_back_end_of_schedules_takes_few_steps_where_steps_count(lab: Lab) -> 
     rings = design(given, lab, Wanted("direct", alpha_s=1e-3))
     steps = design(given, lab, Wanted("direct", backend="msccl", alpha_s=1e-3))
     assert steps.schedules and not rings.schedules and not planned(steps, lab).warnings
-    assert steps.home.allreduce_s == pytest.approx(rings.home.allreduce_s - (22 - 4) * 1e-3, rel=1e-3), "4 steps, not 22"
+    assert steps.own.allreduce_s == pytest.approx(rings.own.allreduce_s - (22 - 4) * 1e-3, rel=1e-3), "4 steps, not 22"
     assert design(given, lab, Wanted("topoopt", backend="msccl")).schedules == {}, "rings are as fast where steps cost nothing"
 
 
@@ -178,12 +178,12 @@ def test_every_group_is_exported_for_msccl_with_the_hosts_of_its_ranks(lab: Lab,
 def test_what_is_carried_is_what_was_asked_for_times_hops(lab: Lab) -> None:
     found = design(workload("dlrm"), lab, Wanted("topoopt"))
     asked, carried = before(found.read.demand).sum(), after(found).sum()
-    assert carried == pytest.approx(found.home.tax * asked, rel=1e-6)
-    assert found.home.hops == pytest.approx(found.shape.mean_hops(found.read.demand.mp))
+    assert carried == pytest.approx(found.own.tax * asked, rel=1e-6)
+    assert found.own.hops == pytest.approx(found.shape.mean_hops(found.read.demand.mp))
 
 
 @pytest.mark.parametrize(
-    ("change", "words", "hint"),
+    ("change", "message", "hint"),
     [
         ({"hosts": ("gpu01", "gpu01")}, "host gpu01 is named twice", "name 12 different hosts"),
         ({"hosts": ("gpu1",)}, "host gpu1 is not in emulated; did you mean gpu01?", "status"),
@@ -199,10 +199,12 @@ def test_what_is_carried_is_what_was_asked_for_times_hops(lab: Lab) -> None:
         ({"rules": "artifact", "ports": 3}, "degree 3 is odd", "--ports 4; or degree 4"),
     ],
 )
-def test_what_the_lab_cannot_do_is_refused_with_the_nearest_it_can(change: dict[str, Any], words: str, hint: str, lab: Lab) -> None:
+def test_what_the_lab_cannot_do_is_refused_with_the_nearest_it_can(
+    change: dict[str, Any], message: str, hint: str, lab: Lab
+) -> None:
     with pytest.raises(Infeasible) as caught:
         design(workload("dlrm"), lab, Wanted(**{"method": "topoopt", **change}))
-    assert words in str(caught.value) and hint in caught.value.hint and caught.value.hint
+    assert message in str(caught.value) and hint in caught.value.hint and caught.value.hint
 
 
 DENSE = "layers: [{kind: dense, parameters: 5000}]"
@@ -211,7 +213,7 @@ EXPERTS = "layers: [{kind: experts, blocks: 1, experts: 5, hidden: 8, sequence: 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words", "nearest"),
+    ("wrong", "message", "nearest"),
     [
         (f"ranks: 7, {DENSE}", "4 planes carry at most 4 * floor(7/2) = 12", "--ports 3; or"),
         (f"ranks: 13, {DENSE}", "13 ranks, emulated are 12", "set ranks to 12"),
@@ -238,13 +240,13 @@ EXPERTS = "layers: [{kind: experts, blocks: 1, experts: 5, hidden: 8, sequence: 
     ],
 )
 def test_a_workload_that_cannot_be_is_refused_with_the_condition_and_the_nearest_that_can(
-    wrong: str, words: str, nearest: str, lab: Lab, tmp_path: Path
+    wrong: str, message: str, nearest: str, lab: Lab, tmp_path: Path
 ) -> None:
     path = tmp_path / "w.yaml"
     path.write_text(f"{{schema: testbed.workload/1, name: w, {wrong}}}")
     with pytest.raises((Infeasible, BadFile)) as caught:
         design(read_workload(path), lab, Wanted("topoopt"))
-    assert words in str(caught.value) and nearest in caught.value.hint
+    assert message in str(caught.value) and nearest in caught.value.hint
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e30])
@@ -272,8 +274,8 @@ def test_groups_that_scale_to_less_than_a_number_sum_one_and_are_named(lab: Lab,
 
 def test_routing_is_told_with_its_rules_and_circles(lab: Lab) -> None:
     ring, clique = (design(workload("vgg16"), lab, Wanted(m)) for m in ("ring", "exact"))
-    told = routing(ring, lab)
-    assert "44 routes a host" in told[0] and "could deadlock" in told[1], "a ring of buffers waits in a circle"
+    notices = routing(ring, lab)
+    assert "44 routes a host" in notices[0] and "could deadlock" in notices[1], "a ring of buffers waits in a circle"
     assert len(routing(clique, lab)) == 2
 
 
@@ -285,8 +287,8 @@ def test_an_odd_shard_on_planes_is_refused_and_six_hosts_are_not(lab: Lab, tmp_p
         if fits:
             assert len(design(read_workload(path), lab, Wanted("topoopt")).hosts) == ranks
         else:
-            for method, words in (("topoopt", "planes carry at most"), ("ring", "pair up to 12 at most")):
-                with pytest.raises(Infeasible, match=words) as caught:
+            for method, message in (("topoopt", "planes carry at most"), ("ring", "pair up to 12 at most")):
+                with pytest.raises(Infeasible, match=message) as caught:
                     design(read_workload(path), lab, Wanted(method))
                 assert caught.value.hint.startswith("--ports 3; or "), "tried, and it goes"
                 assert len(design(read_workload(path), lab, Wanted(method, ports=3)).links) == 7
@@ -298,17 +300,17 @@ def test_a_workload_larger_than_the_lab_ends_with_a_stable_code(tmp_path: Path) 
     out = tmp_path / "plan.json"
     command = [Path(sys.executable).with_name("testbed"), "design", "topoopt", "-w", path, "-o", out, "--json"]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT)
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["code"]) == (3, "E-INFEASIBLE") and "13 ranks, emulated are 12" in told["message"]
-    assert "set ranks to 12" in told["hint"] and not out.exists()
+    reply = json.loads(done.stdout)
+    assert (done.returncode, reply["code"]) == (3, "E-INFEASIBLE") and "13 ranks, emulated are 12" in reply["message"]
+    assert "set ranks to 12" in reply["hint"] and not out.exists()
 
 
 def test_a_search_needs_layers_to_spread(tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text("{schema: testbed.workload/1, name: w, ranks: 4, collectives: [{id: a, bytes: 400}]}")
     command = [Path(sys.executable).with_name("testbed"), "design", "topoopt", "-w", tmp_path / "w.yaml", "--search", "9", "--json"]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT)
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["hint"]) == (2, "omit --search") and "lists none" in told["message"]
+    reply = json.loads(done.stdout)
+    assert (done.returncode, reply["hint"]) == (2, "omit --search") and "lists none" in reply["message"]
 
 
 def test_ctrl_c_ends_a_search_without_end_with_the_best_so_far(tmp_path: Path) -> None:
@@ -330,23 +332,23 @@ def test_ctrl_c_ends_a_search_without_end_with_the_best_so_far(tmp_path: Path) -
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    told = json.loads(process.communicate(timeout=60)[0])
-    assert (process.returncode, told["code"], told["ok"]) == (130, "E-INTERRUPTED", False)
-    assert "best so far" in told["message"] and json.loads(out.read_text()) == told["data"]["plan"]
+    reply = json.loads(process.communicate(timeout=60)[0])
+    assert (process.returncode, reply["code"], reply["ok"]) == (130, "E-INTERRUPTED", False)
+    assert "best so far" in reply["message"] and json.loads(out.read_text()) == reply["data"]["plan"]
 
 
 def test_ctrl_c_behind_the_last_one_tried_does_not_say_that_the_search_was_stopped() -> None:
-    told: list[str] = []
+    notices: list[str] = []
 
     class Progress(nullcontext[Any]):
         def __enter__(self) -> Any:
             return self
 
-        def phase(self, name: str, words: str) -> None:
+        def phase(self, name: str, message: str) -> None:
             pass
 
-        def done(self, name: str, words: str) -> None:
-            told.append(words)
+        def done(self, name: str, message: str) -> None:
+            notices.append(message)
 
     class Asked:
         def progress(self) -> Progress:
@@ -359,7 +361,7 @@ def test_ctrl_c_behind_the_last_one_tried_does_not_say_that_the_search_was_stopp
     before = signal.getsignal(signal.SIGINT)
     for whole in (True, False):
         watched(Asked(), lambda _, whole=whole: find(whole))  # type: ignore[arg-type, misc]
-    assert told == ["", "stopped; the best so far"] and signal.getsignal(signal.SIGINT) is before
+    assert notices == ["", "stopped; the best so far"] and signal.getsignal(signal.SIGINT) is before
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
@@ -369,7 +371,7 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("argv", "code"),
     [
         (("--name", "../x y"), 3),
         (("--domain", "3"), 2),
@@ -382,9 +384,9 @@ def _catches(pid: int, number: signal.Signals) -> bool:
         (("--out", "/nowhere/plan.json"), 2),
     ],
 )
-def test_no_plan_is_written_that_would_be_refused(words: tuple[str, str], code: int, tmp_path: Path) -> None:
+def test_no_plan_is_written_that_would_be_refused(argv: tuple[str, str], code: int, tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("testbed"), "design", "ring", "-w", WORKLOADS / "vgg16.yaml", "--json"]
-    command += ["-o", "plan.json", "--svg", "plan.svg", "-i", ROOT / "inventory" / "emulated", *words]
+    command += ["-o", "plan.json", "--svg", "plan.svg", "-i", ROOT / "inventory" / "emulated", *argv]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == code and not list(tmp_path.iterdir()), done.stdout
     assert json.loads(done.stdout)["hint"]

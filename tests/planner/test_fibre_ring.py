@@ -63,14 +63,14 @@ def test_a_ring_is_read_from_cables_in_any_order_and_with_one_port_for_each_wave
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "text"),
     [
         ("emulated", "no light of this lab goes on from host to host"),
         ("emulated-wss", "can go to 8 hosts at wss1"),
     ],
 )
-def test_cables_that_are_no_ring_are_told_why(name: str, words: str) -> None:
-    with pytest.raises(Infeasible, match=words) as refused:
+def test_cables_that_are_no_ring_are_told_why(name: str, text: str) -> None:
+    with pytest.raises(Infeasible, match=text) as refused:
         fibre_ring(load_lab(ROOT / "inventory" / name))
     assert refused.value.hint
 
@@ -102,12 +102,12 @@ def test_the_same_wavelength_twice_in_a_fibre_is_refused_by_the_planner_and_by_t
         Infeasible, match=r"overlap at wss02e:4201 \(trunk t-02e-03w\): 191.3250-191.3750THz and 191.3250-191.3750THz"
     ):
         circuits((one, other), lab)
-    beside = Link(HostPort("gpu02", 3), HostPort("gpu04", 4))
-    assert max(light((one, beside), lab).values()) == 1
+    neighbour = Link(HostPort("gpu02", 3), HostPort("gpu04", 4))
+    assert max(light((one, neighbour), lab).values()) == 1
     plant, _ = device_from_config("wss02e", "lumentum-netconf", {"size": "21x21"})
-    told = [s for each in (one, other) for s in sorted(settings(circuits((each,), lab))["wss02e"], key=str)]
+    notices = [s for each in (one, other) for s in sorted(settings(circuits((each,), lab))["wss02e"], key=str)]
     refused = {}
-    for setting in told:
+    for setting in notices:
         assert isinstance(setting, SpectralRoute)
         band = (setting.ingress.label, setting.egress.label, setting.slot.low_mhz, setting.slot.high_mhz)
         refused |= plant.connect({band: 0.0}, 0.0)
@@ -117,8 +117,8 @@ def test_the_same_wavelength_twice_in_a_fibre_is_refused_by_the_planner_and_by_t
 
 def test_a_plan_beside_another_takes_no_light_of_it_and_is_refused_where_none_is_left(lab: Lab) -> None:
     first = made(lab, wanted(3, (0, 1, 2)), wavelengths=1)
-    there = {"first.json": planned(first, lab)}
-    held = held_by(there, lab)
+    existing = {"first.json": planned(first, lab)}
+    held = held_by(existing, lab)
     assert len(held) == len(first.links)
     second = made(lab, wanted(3, (0, 1, 2)), taken=dict.fromkeys(first.hosts, "first.json"), held=held, wavelengths=1)
     assert not set(second.hosts) & set(first.hosts)
@@ -142,12 +142,12 @@ def test_options_of_other_methods_are_refused_on_a_ring_and_its_own_elsewhere(
     file = tmp_path / "w.yaml"
     file.write_text(json.dumps(wanted(6, tuple(range(6)))))
     ring = ["design", METHOD, "-w", str(file), "--lab", str(ROOT / "inventory" / "emulated-ring"), "--json"]
-    for code, words, said in (
+    for code, text, output in (
         (3, [*ring, "--ports", "2"], "not 2 ports a host"),
         (3, [*ring, "--simplex"], "not simplex links"),
         (2, ["design", "ring", "-w", str(file), "--wavelengths", "2", "--json"], "--wavelengths applies to ring-wavelengths only"),
     ):
-        assert run(words) == code
-        assert said in json.loads(capsys.readouterr().out)["message"]
+        assert run(text) == code
+        assert output in json.loads(capsys.readouterr().out)["message"]
     assert run([*ring, "-o", str(tmp_path / "p.json")]) == 0
     assert json.loads((tmp_path / "p.json").read_text())["producer"]["method"] == METHOD

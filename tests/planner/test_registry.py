@@ -83,12 +83,12 @@ def test_the_example_is_found_listed_and_makes_a_plan_and_its_own_tests_pass(kin
         cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
-    words = [name] if kind == "topology" else ["direct", "--backend", "msccl", "--schedule", name]
+    argv = [name] if kind == "topology" else ["direct", "--backend", "msccl", "--schedule", name]
     workload, inventory = str(ROOT / "examples/workloads/resnet50.yaml"), str(ROOT / "inventory/emulated")
     code = f"""
 from orchestrator.cli.main import run
 assert run(["design", "methods", "--json"]) == 0
-assert run(["design", *{words!r}, "-w", {workload!r}, "-i", {inventory!r}, "--json"]) == 0
+assert run(["design", *{argv!r}, "-w", {workload!r}, "-i", {inventory!r}, "--json"]) == 0
 """
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "HOME": str(tmp_path)}, cwd=tmp_path,
@@ -104,7 +104,7 @@ assert run(["design", *{words!r}, "-w", {workload!r}, "-i", {inventory!r}, "--js
         "problem": "",
     }
     traffic = designed["plan"]["job"]["traffic"]["groups"]
-    assert designed["plan"]["producer"]["method"] == words[0] and ("schedule" in traffic[0]) == (kind == "schedule")
+    assert designed["plan"]["producer"]["method"] == argv[0] and ("schedule" in traffic[0]) == (kind == "schedule")
 
 
 def test_an_unknown_method_on_the_command_line_is_named(installed: Installed) -> None:
@@ -161,9 +161,9 @@ BAD_TOPOLOGIES: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize("case", BAD_TOPOLOGIES)
 def test_an_answer_that_is_no_topology_of_this_lab_is_refused_by_name(case: str, installed: Installed) -> None:
-    answer, says = BAD_TOPOLOGIES[case]
+    answer, reported = BAD_TOPOLOGIES[case]
     installed.answers(TOPOLOGIES, returning(answer))
-    with pytest.raises(BadPlugin, match=WHO + ".*" + says) as caught:
+    with pytest.raises(BadPlugin, match=WHO + ".*" + reported) as caught:
         method("acme-x")(DEMAND, LAB, Wanted("acme-x"))
     assert caught.value.exit_code == 3 and "acme-x 1.2" in caught.value.hint
 
@@ -183,9 +183,9 @@ BAD_SENDS: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize("case", BAD_SENDS)
 def test_an_answer_that_is_no_schedule_is_refused_by_name(case: str, installed: Installed) -> None:
-    answer, says = BAD_SENDS[case]
+    answer, reported = BAD_SENDS[case]
     installed.answers(SCHEDULES, returning(answer))
-    with pytest.raises(BadPlugin, match=WHO + ".*" + says):
+    with pytest.raises(BadPlugin, match=WHO + ".*" + reported):
         schedule("acme-x", SQUARE)
 
 

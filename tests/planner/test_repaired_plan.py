@@ -47,7 +47,7 @@ def test_a_ring_is_closed_with_a_port_of_each_side_and_their_partners_are_joined
     ends = [link.hosts for link in plan.links]
     assert ("gpu01", "gpu02") in ends and ("gpu03", "gpu05") in ends
     assert not {("gpu01", "gpu03"), ("gpu02", "gpu05")} & set(ends) and ("gpu04", "gpu06") in ends
-    assert "gpu01--gpu02 is closed with the ports of gpu01--gpu03 and gpu02--gpu05" in found.words[0]
+    assert "gpu01--gpu02 is closed with the ports of gpu01--gpu03 and gpu02--gpu05" in found.message[0]
     assert found.ports == ((HostPort("gpu01", 1), HostPort("gpu02", 1)) if ported else ()) and found.open is not ported
     if ported:
         assert [str(link) for link in plan.links][-2:] == ["gpu01:p3 -- gpu02:p3", "gpu03:p3 -- gpu05:p3"]
@@ -62,17 +62,17 @@ def test_links_at_two_switches_are_not_joined() -> None:
 
 def test_a_matched_link_that_failed_is_left_out_and_a_parallel_one_carries_the_ring() -> None:
     plan, found = fixed(text(True), ("gpu04", "gpu06"))
-    assert len(plan.links) == 8 and "no ring uses it" in found.words[0]
+    assert len(plan.links) == 8 and "no ring uses it" in found.message[0]
     body = json.loads(text(False))
     body["links"].append({"a": "gpu01", "b": "gpu02"})
     plan, found = fixed(json.dumps(body), ("gpu02", "gpu01"))
-    assert len(plan.links) == 9 and "the other link between them carries the ring" in found.words[0]
+    assert len(plan.links) == 9 and "the other link between them carries the ring" in found.message[0]
 
 
 def test_two_failures_are_repaired_one_after_the_other_and_a_host_is_gone_round() -> None:
     plan, found = fixed(text(True), ("gpu03", "gpu04"), hosts=("gpu02",))
     assert plan.job is not None and plan.job.rings == (("gpu01", "gpu03", "gpu04", "gpu05", "gpu06"),)
-    assert len(found.words) == 2 and "gpu02 is left out" in found.words[0] and not plan.warnings
+    assert len(found.message) == 2 and "gpu02 is left out" in found.message[0] and not plan.warnings
 
 
 def test_what_is_not_there_is_refused() -> None:

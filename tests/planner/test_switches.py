@@ -54,23 +54,23 @@ def test_a_design_over_switches_is_reckoned_as_the_planner_reckons_them(lab: Lab
     rate = read.workload.rate_gbps * PAYLOAD * gbps / 25
     whole = PlannerLab(6, 1, rate)
     model = oversubscribed(whole, 4, 3) if method == "oversubscribed" else Electrical(method, whole.port_bytes_per_s)
-    assert found.home.iteration_s == pytest.approx(model.iteration_s(given), rel=1e-6)
+    assert found.own.iteration_s == pytest.approx(model.iteration_s(given), rel=1e-6)
     plan = read_plan(json.dumps(document(found)), "plan.json", lab)
     assert plan.segments == (method,) and len(plan.links) == 15 and plan.job is not None
-    assert all(t.dst != t.src for t in plan.job.traffic.transfers) and found.home.tax == pytest.approx(1)  # type: ignore[union-attr]
+    assert all(t.dst != t.src for t in plan.job.traffic.transfers) and found.own.tax == pytest.approx(1)  # type: ignore[union-attr]
 
 
 def test_domains_and_rails_are_a_topology_of_two_stages(lab: Lab) -> None:
     given = demand_of([(0, 3, 1e6)], ())
     read = Read(Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}), given, "")
     found = design(read, lab, methods.Wanted("electrical", segments=("domain*", "rail*")))
-    assert found.shape.diameter == 2 and found.home.hops == pytest.approx(2)
-    rates = {t.way[0].speed for t in found.transfers}  # type: ignore[attr-defined]
+    assert found.shape.diameter == 2 and found.own.hops == pytest.approx(2)
+    rates = {t.path[0].speed for t in found.transfers}  # type: ignore[attr-defined]
     assert rates <= {8.0, 1.0}
 
 
 @pytest.mark.parametrize(
-    ("method", "segments", "words"),
+    ("method", "segments", "message"),
     [
         ("ideal", ("oversubscribed",), "is not ideal: that is a packet switch without racks"),
         ("ideal", ("nonesuch",), "segment nonesuch is not in the lab (8 segments"),
@@ -79,14 +79,14 @@ def test_domains_and_rails_are_a_topology_of_two_stages(lab: Lab) -> None:
         ("electrical", ("rail*",), "rail1, rail2 do not join gpu01 and gpu02, gpu04, gpu06"),
     ],
 )
-def test_a_switch_that_is_not_what_is_wanted_is_refused(lab: Lab, method: str, segments: tuple[str, ...], words: str) -> None:
+def test_a_switch_that_is_not_what_is_wanted_is_refused(lab: Lab, method: str, segments: tuple[str, ...], message: str) -> None:
     read = Read(
         Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}), demand_of([(0, 1, 1e6)], ()), ""
     )
     with pytest.raises(Infeasible) as refused:
         design(read, lab, methods.Wanted(method, segments=segments))
-    assert words in str(refused.value) and refused.value.hint
-    if "not join" in words:
+    assert message in str(refused.value) and refused.value.hint
+    if "not join" in message:
         assert "name further segments: " in refused.value.hint and "domain1" in refused.value.hint
 
 
@@ -118,12 +118,12 @@ def test_one_packet_switch_is_a_switch_to_astra(lab: Lab, method: str, gbs: str,
 
 
 def test_what_a_tool_does_not_know_of_packet_switches_is_refused_and_not_drawn_as_links(lab: Lab, tmp_path: Path) -> None:
-    for found, words in (
+    for found, message in (
         (over(lab, "oversubscribed"), "cannot describe uplinks that several hosts share"),
         (over(lab, "electrical", "domain*", "rail*"), "cannot describe 5 parallel packet switches"),
     ):
         written, refused = export(found, lab, tmp_path / found.wanted.method)
-        assert any(line.startswith("astra-sim: ") and words in line for line in refused)
+        assert any(line.startswith("astra-sim: ") and message in line for line in refused)
         assert any(line.startswith("taskgraph: ") and "no packet switches" in line for line in refused)
         assert sorted(path.name for path in (tmp_path / found.wanted.method).iterdir()) == sorted(written)
         assert not {"astra-network.yml", "taskgraph.fbuf"} & set(written)
@@ -142,8 +142,8 @@ def test_drawings_of_packet_switches_show_boxes_and_every_cable(
     assert (dot.count("shape=box"), dot.count(" -- ")) == (boxes, cables) and "pair" not in dot
     root = ElementTree.fromstring((tmp_path / "picture.svg").read_text())
     tags = [element.tag.rpartition("}")[2] for element in root.iter()]
-    words = " ".join(element.text or "" for element in root.iter())
-    assert "path" not in tags and "bytes on links" not in words and "links" not in words and "matched" not in words
+    message = " ".join(element.text or "" for element in root.iter())
+    assert "path" not in tags and "bytes on links" not in message and "links" not in message and "matched" not in message
     drawn = [element for element in root.iter() if element.get("stroke-width") in ("1.6", "3.2")]
     assert (
         len([e for e in drawn if e.tag.endswith("rect")]) == boxes and len([e for e in drawn if e.tag.endswith("line")]) == cables
@@ -155,8 +155,8 @@ def test_drawings_of_packet_switches_show_boxes_and_every_cable(
 def test_rates_are_those_of_the_ports_of_packet_switches_the_slowest_first(lab: Lab) -> None:
     found = over(lab, "electrical", "domain*", "rail*")
     rates = [lab.segments[name].link_mbps for name, _ in found.found.segments]
-    said = text(found, "x", routing=(), predict=True, ports_mbps=rates)
-    assert "on ports of 25 to 200 Gb/s" in said and "\n  20 to 160 Mb/s  " in said and "links" not in said
+    output = text(found, "x", routing=(), predict=True, ports_mbps=rates)
+    assert "on ports of 25 to 200 Gb/s" in output and "\n  20 to 160 Mb/s  " in output and "links" not in output
 
 
 def plan_of(found: Design, lab: Lab) -> Plan:
@@ -165,15 +165,15 @@ def plan_of(found: Design, lab: Lab) -> Plan:
 
 def test_plans_beside_one_another_share_uplinks_that_carry_less_than_hosts_send(lab: Lab) -> None:
     across, within = ("gpu01", "gpu04"), ("gpu01", "gpu02")
-    for method, theirs, mine, told in (
+    for method, theirs, mine, notified in (
         ("oversubscribed", across, ("gpu02", "gpu05"), True),
         ("oversubscribed", within, ("gpu03", "gpu04"), False),
         ("oversubscribed", across, ("gpu02", "gpu03"), False),
         ("fat-tree", across, ("gpu02", "gpu05"), False),
         ("ideal", across, ("gpu02", "gpu05"), False),
     ):
-        there = {"x.json": plan_of(two(lab, method, theirs), lab)}
-        assert shared(lab, mine, [method], there) == ([("x.json", method)] if told else [])
+        existing = {"x.json": plan_of(two(lab, method, theirs), lab)}
+        assert shared(lab, mine, [method], existing) == ([("x.json", method)] if notified else [])
     assert shared(lab, ("gpu02", "gpu05"), ["ideal"], {"x.json": plan_of(two(lab, "oversubscribed", across), lab)}) == []
 
 
@@ -189,7 +189,7 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
         "{schema: testbed.workload/1, name: w, ranks: 2, compute_s: 0.1, collectives: [{id: a, bytes: 40000}]}"
     )
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
         command = [
             str(Path(sys.executable).with_name("testbed")),
             "design",
@@ -198,7 +198,7 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
             "w.yaml",
             "-i",
             "my lab",
-            *words,
+            *argv,
         ]
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
 
@@ -208,21 +208,21 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
     assert "on ports of 50 Gb/s" in first.stdout and "on this lab's ports of 40 Mb/s" in first.stdout, (
         "of 2 x 25 Gb/s and 2 x 20 Mb/s"
     )
-    beside = ("--hosts", "gpu02,gpu05", "--beside", "d.json", "-o", "e.json")
-    assert "d.json also uses oversubscribed; the prediction does not account for its shared uplinks" in run(*beside).stderr
-    told = json.loads(run(*beside, "--json").stdout)
-    assert told["data"]["shared"] == [{"plan": "d.json", "segment": "oversubscribed"}]
-    assert told["hint"].startswith("testbed up --inventory 'my lab' --topology e.json --as ")
+    neighbours = ("--hosts", "gpu02,gpu05", "--beside", "d.json", "-o", "e.json")
+    assert "d.json also uses oversubscribed; the prediction does not account for its shared uplinks" in run(*neighbours).stderr
+    reply = json.loads(run(*neighbours, "--json").stdout)
+    assert reply["data"]["shared"] == [{"plan": "d.json", "segment": "oversubscribed"}]
+    assert reply["hint"].startswith("testbed up --inventory 'my lab' --topology e.json --as ")
 
 
 def test_a_disk_that_fills_leaves_plans_and_exports_as_they_were(lab: Lab, tmp_path: Path) -> None:
     found, plan = over(lab, "ideal"), tmp_path / "plan.json"
     export(found, lab, tmp_path / "out")
     write_file(plan, "{}")
-    there = {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    existing = {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")}
     with room_for(10):
         with pytest.raises(Usage, match=r"plan\.json"):
             write_file(plan, "x" * 5000)
         with pytest.raises(OSError):
             export(found, lab, tmp_path / "out")
-    assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == there
+    assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == existing

@@ -75,17 +75,17 @@ def test_chains_are_the_same_in_processes_and_what_cannot_be_is_said_in_the_same
         assert of(alternate(MODEL, lab, N, budget=60, chains=3, workers=pool)) == one
         with pytest.raises(Infeasible) as here:
             alternate(MODEL, Lab(2, 4), N, chains=2)
-        with pytest.raises(Infeasible) as there:
+        with pytest.raises(Infeasible) as other:
             alternate(MODEL, Lab(2, 4), N, chains=2, workers=pool)
-        assert (str(there.value), there.value.hint) == (str(here.value), here.value.hint)
+        assert (str(other.value), other.value.hint) == (str(here.value), here.value.hint)
 
 
 @pytest.mark.long
 def test_a_process_that_is_killed_ends_the_search_with_a_reason() -> None:
-    with pytest.raises(TestbedError, match="one of 2 processes of the search was killed") as told, workers(2) as pool:
+    with pytest.raises(TestbedError, match="one of 2 processes of the search was killed") as refusal, workers(2) as pool:
         assert pool is not None
         list(pool.map(os._exit, [1, 1]))
-    assert "fewer --workers" in told.value.hint
+    assert "fewer --workers" in refusal.value.hint
 
 
 @pytest.mark.long
@@ -146,15 +146,15 @@ def test_the_first_chain_is_the_search_of_one_and_more_chains_are_never_worse() 
 
 
 def test_an_observer_of_chains_is_told_of_each_and_may_take_the_best_so_far() -> None:
-    told: list[Seen] = []
+    notices: list[Seen] = []
 
     def watch(seen: Seen) -> bool:
-        told.append(seen)
-        return len(told) < 2
+        notices.append(seen)
+        return len(notices) < 2
 
     found = alternate(MODEL, Lab(N, 4), N, budget=50, rounds=2, chains=5, watch=watch)
-    assert [seen.turn for seen in told] == [1, 2] and found.stopped and found.chain < 2
-    assert told[0].tried < told[1].tried <= told[1].budget == 500 and told[1].best_s == found.iteration_s
+    assert [seen.step for seen in notices] == [1, 2] and found.stopped and found.chain < 2
+    assert notices[0].tried < notices[1].tried <= notices[1].budget == 500 and notices[1].best_s == found.iteration_s
     with pytest.raises(Infeasible, match="0 chain"):
         alternate(MODEL, Lab(N, 4), N, chains=0)
 
@@ -183,20 +183,20 @@ def test_loads_are_the_same_to_the_last_bit_as_those_summed_one_distance_and_slo
 def slowly(adjacency: Any, hops: Any, mp: Any, block: int) -> Any:
     """The definition: hosts pass on what waits at them, the farthest first, evenly over the links that lead nearer."""
     n = len(adjacency)
-    here, there = np.nonzero(adjacency)
+    here, other = np.nonzero(adjacency)
     slot = np.arange(len(here)) - np.searchsorted(here, here)
     loads = np.zeros((n, n))
     for first in range(0, n, block):
         away, waiting = hops[:, first : first + block], mp[:, first : first + block].copy()
         for distance in range(away.max(), 0, -1):
-            ways = adjacency[here, there][:, None] * ((away[here] == distance) & (away[there] == distance - 1)).astype(float)
+            paths = adjacency[here, other][:, None] * ((away[here] == distance) & (away[other] == distance - 1)).astype(float)
             total = np.zeros_like(waiting)
-            np.add.at(total, here, ways)
+            np.add.at(total, here, paths)
             unit = np.divide(waiting, total, out=np.zeros_like(waiting), where=total > 0)
-            ways *= unit[here]
-            loads[here, there] += ways.sum(axis=1)
+            paths *= unit[here]
+            loads[here, other] += paths.sum(axis=1)
             for number in range(slot.max() + 1):
                 arriving = np.zeros_like(waiting)
-                np.add.at(arriving, there[slot == number], ways[slot == number])
+                np.add.at(arriving, other[slot == number], paths[slot == number])
                 waiting += arriving
     return loads

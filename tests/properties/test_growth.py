@@ -22,7 +22,7 @@ def test_a_quadratic_phase_behind_a_fixed_cost_is_named_and_one_that_treats_all_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     wrong = table(sizes(observe=(1.0, 10.0), plan=(0.0, 10.0), arm=(1.0, 0.0), link=(0.0, 0.1)))
-    assert [line.rpartition(" ")[0] for line in wrong] == [f"{words}: observe" for words in COMMANDS.values()]
+    assert [line.rpartition(" ")[0] for line in wrong] == [f"{text}: observe" for text in COMMANDS.values()]
     assert "all pairs: plan: " in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optics import Change, CrossConnect, Port, Setting, clash
 from orchestrator.fabric.move_order import dark_moves, dark_port_s, in_order, ordered
 from orchestrator.fabric.transition import transition
-from tests.change.glasslab import SWITCH, hosts_yml, read
+from tests.change.fibrelab import SWITCH, hosts_yml, read
 from tests.change.test_slow_devices import ROBOT
 
 
@@ -62,15 +62,15 @@ def chains(order: tuple[Setting, ...], change: Change) -> list[tuple[Setting, ..
     return [tuple(s for s in order if s in chain) for chain in sorted(found, key=lambda chain: min(map(order.index, chain)))]
 
 
-def joined(turns: Iterable[tuple[Setting, ...]], carried: Mapping[Setting, tuple[str, str]], stay: list[tuple[str, str]]) -> int:
+def joined(steps: Iterable[tuple[Setting, ...]], carried: Mapping[Setting, tuple[str, str]], stay: list[tuple[str, str]]) -> int:
     """Pairs of hosts that have a way while a chain is worked on, over what stays and what is not touched yet, times moves."""
     left, total = dict(carried), 0
-    for chain in turns:
+    for chain in steps:
         left = {s: step for s, step in left.items() if s not in chain}
-        ways = {a: {b for x, b in [*stay, *left.values()] if x == a} for a, _ in [*stay, *left.values()]}
+        paths = {a: {b for x, b in [*stay, *left.values()] if x == a} for a, _ in [*stay, *left.values()]}
         for _ in range(4):
-            ways = {host: found.union(*(ways.get(b, set()) for b in found)) for host, found in ways.items()}
-        total += len(chain) * sum(len(found - {host}) for host, found in ways.items())
+            paths = {host: found.union(*(paths.get(b, set()) for b in found)) for host, found in paths.items()}
+        total += len(chain) * sum(len(found - {host}) for host, found in paths.items())
     return total
 
 
@@ -81,15 +81,17 @@ def test_no_other_order_of_the_chains_keeps_hosts_joined_longer(change: Change, 
     stay = [(f"h{a}", f"h{b}") for a, b in links if a != b]
     order = ordered(change, carried, stay)
     assert possible(order, change) and dark_moves(order, change) == dark_moves(ordered(change), change)
-    turns = chains(order, change)
-    assert [s for chain in turns for s in chain] == list(order), "a chain is done without a pause"
-    kinds = [[c for c in turns if change.remove.isdisjoint(c)], [], [c for c in turns if change.add.isdisjoint(c)]]
-    kinds[1] = [c for c in turns if c not in kinds[0] and c not in kinds[2]]
-    assert turns == [c for kind in kinds for c in kind], "what needs nothing freed first, what is only broken last"
+    steps = chains(order, change)
+    assert [s for chain in steps for s in chain] == list(order), "a chain is done without a pause"
+    kinds = [[c for c in steps if change.remove.isdisjoint(c)], [], [c for c in steps if change.add.isdisjoint(c)]]
+    kinds[1] = [c for c in steps if c not in kinds[0] and c not in kinds[2]]
+    assert steps == [c for kind in kinds for c in kind], "what needs nothing freed first, what is only broken last"
     best = max(
-        joined([*kinds[0], *swaps, *gone], carried, stay) for swaps in permutations(kinds[1]) for gone in permutations(kinds[2])
+        joined([*kinds[0], *swaps, *removed], carried, stay)
+        for swaps in permutations(kinds[1])
+        for removed in permutations(kinds[2])
     )
-    assert joined(turns, carried, stay) == best
+    assert joined(steps, carried, stay) == best
 
 
 def test_chains_that_cut_nobody_off_come_first() -> None:

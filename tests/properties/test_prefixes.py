@@ -14,12 +14,12 @@ from orchestrator.fabric.prefixes import FEW, Row, aggregated, rows
 from orchestrator.fabric.rules import Macs, Route, rules
 from tests.properties.labs import lab
 
-WAYS = [(f"10.{port}.0.9", f"opt{port}", "10.255.0.1") for port in range(1, 5)]
-tables = st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 255)), st.sampled_from(WAYS), max_size=200)
+DIRECTIONS = [(f"10.{port}.0.9", f"opt{port}", "10.255.0.1") for port in range(1, 5)]
+tables = st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 255)), st.sampled_from(DIRECTIONS), max_size=200)
 
 
 def single(table: dict[tuple[int, int], tuple[str, str, str]]) -> list[Row]:
-    return [(f"10.255.{block}.{last}/32", *way) for (block, last), way in sorted(table.items())]
+    return [(f"10.255.{block}.{last}/32", *path) for (block, last), path in sorted(table.items())]
 
 
 def looked_up(table: list[Row]) -> dict[str, tuple[str, str, str]]:
@@ -29,9 +29,9 @@ def looked_up(table: list[Row]) -> dict[str, tuple[str, str, str]]:
     for block in range(4):
         for last in range(256):
             address = IPv4Address(f"10.255.{block}.{last}")
-            way = next((way for network, way in networks if address in network), ("", "", ""))
-            if way[1]:
-                found[str(address)] = way
+            path = next((path for network, path in networks if address in network), ("", "", ""))
+            if path[1]:
+                found[str(address)] = path
     return found
 
 
@@ -41,17 +41,17 @@ def test_every_address_goes_the_same_way_and_an_address_without_a_route_has_none
 ) -> None:
     before = single(table)
     after = aggregated(before)
-    assert looked_up(after) == looked_up(before) == {f"10.255.{b}.{n}": way for (b, n), way in table.items()}
+    assert looked_up(after) == looked_up(before) == {f"10.255.{b}.{n}": path for (b, n), path in table.items()}
     assert len(after) <= len(before)
     assert len({row[0] for row in after}) == len(after)
-    assert {a: tuple(way[1:]) for a, way in expanded([list(row) for row in after]).items()} == looked_up(before)
+    assert {a: tuple(path[1:]) for a, path in expanded([list(row) for row in after]).items()} == looked_up(before)
 
 
 def test_hosts_that_follow_each_other_share_a_route_and_a_gap_in_it_has_none() -> None:
-    table = {(0, n): WAYS[0] for n in range(64, 128) if n != 77} | {(0, n): WAYS[1] for n in range(128, 256)}
+    table = {(0, n): DIRECTIONS[0] for n in range(64, 128) if n != 77} | {(0, n): DIRECTIONS[1] for n in range(128, 256)}
     assert aggregated(single(table)) == [
-        ("10.255.0.128/25", *WAYS[1]),
-        ("10.255.0.64/26", *WAYS[0]),
+        ("10.255.0.128/25", *DIRECTIONS[1]),
+        ("10.255.0.64/26", *DIRECTIONS[0]),
         ("10.255.0.77/32", "", "", ""),
     ]
 
@@ -71,8 +71,8 @@ def test_every_pair_of_a_lab_keeps_its_next_hop_on_every_lane() -> None:
         routes = [rule for rule in wanted if isinstance(rule, Route)]
         table = rows(routes)
         assert len(routes) == 4 * (hosts - 1) > len(table) > 0, host
-        ways = {f"{address}/32": tuple(row[1:]) for address, row in expanded([list(row) for row in table]).items()}
-        assert ways == {r.destination: (r.via, r.interface, r.source) for r in routes}
+        paths = {f"{address}/32": tuple(row[1:]) for address, row in expanded([list(row) for row in table]).items()}
+        assert paths == {r.destination: (r.via, r.interface, r.source) for r in routes}
 
 
 def test_a_small_table_is_written_route_by_route() -> None:

@@ -38,16 +38,16 @@ def ring_links(order: list[int], ports: tuple[int, ...] = (1, 2)) -> tuple[Link,
 
 def shortest(links: tuple[Link, ...], source: str) -> dict[str, int]:
     """Distances by the plainest method, for comparison."""
-    beside: dict[str, set[str]] = {}
+    neighbours: dict[str, set[str]] = {}
     for link in links:
-        beside.setdefault(link.a.host, set()).add(link.b.host)
+        neighbours.setdefault(link.a.host, set()).add(link.b.host)
         if link.kind is LinkKind.DUPLEX:
-            beside.setdefault(link.b.host, set()).add(link.a.host)
+            neighbours.setdefault(link.b.host, set()).add(link.a.host)
     far = {source: 0}
     while True:
         grown = dict(far)
         for host, away in far.items():
-            for other in beside.get(host, ()):
+            for other in neighbours.get(host, ()):
                 grown.setdefault(other, away + 1)
         if grown == far:
             return far
@@ -106,9 +106,9 @@ def test_a_hold_reaches_every_surviving_pair_and_has_no_route_for_the_others(lin
         addresses = {rule.destination for rule in written[source] if isinstance(rule, Route)}
         for target in shortest(links, source).keys() - {source}:
             for lane in (0, 3):
-                there = f"{here.hosts[target].lane_address(lane)}/32" in addresses
-                assert there is (target in survives)
-                if there:
+                present = f"{here.hosts[target].lane_address(lane)}/32" in addresses
+                assert present is (target in survives)
+                if present:
                     assert len(walk(written, here, known, kept, source, target, lane)) - 1 == survives[target]
 
 
@@ -125,12 +125,12 @@ def test_a_fixed_route_is_followed_and_nobody_else_is_lost(links: tuple[Link, ..
     here = lab(14, 4, forwarding=mode)
     known = macs(here)
     random = Random(seed)
-    beside: dict[str, list[str]] = {}
+    neighbours: dict[str, list[str]] = {}
     for link in links:
-        beside.setdefault(link.a.host, []).append(link.b.host)
-        beside.setdefault(link.b.host, []).append(link.a.host)
-    trail = [random.choice(sorted(beside))]
-    while len(trail) < 6 and (onward := sorted(set(beside[trail[-1]]) - set(trail))):
+        neighbours.setdefault(link.a.host, []).append(link.b.host)
+        neighbours.setdefault(link.b.host, []).append(link.a.host)
+    trail = [random.choice(sorted(neighbours))]
+    while len(trail) < 6 and (onward := sorted(set(neighbours[trail[-1]]) - set(trail))):
         trail.append(random.choice(onward))
     fixed = (FixedRoute(trail[0], trail[-1], tuple(trail[1:-1])),)
     written, planned = rules(links, here, known, fixed), hops(links, here, fixed)
@@ -171,9 +171,9 @@ def test_each_lane_takes_its_own_parallel_link_and_both_ends_agree(count: int) -
     links = tuple(Link(HostPort("gpu01", 1 + at), HostPort("gpu02", 4 - at)) for at in range(count))
     chosen = next_hops(links, 4)
     for lane in range(4):
-        there, back = chosen["gpu01", "gpu02", lane], chosen["gpu02", "gpu01", lane]
-        assert there.out.number == 1 + lane % count
-        assert (there.out, there.into) == (back.into, back.out)
+        other, back = chosen["gpu01", "gpu02", lane], chosen["gpu02", "gpu01", lane]
+        assert other.out.number == 1 + lane % count
+        assert (other.out, other.into) == (back.into, back.out)
 
 
 def test_equal_paths_share_the_destinations_of_a_host() -> None:
@@ -206,12 +206,12 @@ def ring_lanes(links: tuple[Link, ...], rings: tuple[tuple[str, ...], ...]) -> N
             assert walk_to(written, here, known, links, host, address) == (host, follower)
 
 
-@pytest.mark.parametrize("turns", ["frfr", "ffrr", "rffr", "fr", "ff"])
-def test_rings_of_one_direction_take_different_parallel_links(turns: str) -> None:
+@pytest.mark.parametrize("steps", ["frfr", "ffrr", "rffr", "fr", "ff"])
+def test_rings_of_one_direction_take_different_parallel_links(steps: str) -> None:
     order = list(range(12))
     doubled = ring_links(order, (1, 3)) + ring_links(order, (2, 4))
     forth = tuple(name(i) for i in order)
-    ring_lanes(doubled, tuple(forth if turn == "f" else (forth[0], *forth[:0:-1]) for turn in turns))
+    ring_lanes(doubled, tuple(forth if step == "f" else (forth[0], *forth[:0:-1]) for step in steps))
 
 
 def test_the_four_rings_of_two_strides_have_their_links_to_themselves() -> None:
@@ -306,9 +306,9 @@ def test_the_oracle_sees_each_kind_of_damage(mode: str, damage: str) -> None:
             written["gpu02"] -= {old}
             written["gpu02"] |= {replace(old, via=via, interface="opt1"), Neighbour(via, known[back].mac, "opt1")}
         else:
-            turned = {rule for rule in written["gpu02"] if isinstance(rule, TransitFilter) and rule.destination == "10.100.3.0/24"}
-            written["gpu02"] -= turned
-            written["gpu02"] |= {replace(rule, out_interface="pp1rdma", mac=str(known[back].eth)) for rule in turned}
+            rotated = {rule for rule in written["gpu02"] if isinstance(rule, TransitFilter) and rule.destination == "10.100.3.0/24"}
+            written["gpu02"] -= rotated
+            written["gpu02"] |= {replace(rule, out_interface="pp1rdma", mac=str(known[back].eth)) for rule in rotated}
     with pytest.raises(Lost) as lost:
         walk(written, here, known, links, source, target)  # type: ignore[arg-type]
     assert lost.value.trail[0] == source

@@ -40,14 +40,14 @@ def carried_out(observed: Held, change: Transition) -> Held:
     """A glass that does as told, removals first, and refuses a port that is in use."""
     after = {}
     for device, held in observed.items():
-        glass = {setting.ingress: setting.egress for setting in held}
+        light = {setting.ingress: setting.egress for setting in held}
         asked = change.changes.get(device)
         for setting in asked.remove if asked else ():
-            assert glass.pop(setting.ingress) == setting.egress, f"{setting} was not there"
+            assert light.pop(setting.ingress) == setting.egress, f"{setting} was not there"
         for setting in asked.add if asked else ():
-            assert setting.ingress not in glass and setting.egress not in glass.values(), f"{setting} needs a port in use"
-            glass[setting.ingress] = setting.egress
-        after[device] = frozenset(CrossConnect(into, out) for into, out in glass.items())
+            assert setting.ingress not in light and setting.egress not in light.values(), f"{setting} needs a port in use"
+            light[setting.ingress] = setting.egress
+        after[device] = frozenset(CrossConnect(into, out) for into, out in light.items())
     return after
 
 
@@ -115,10 +115,10 @@ def test_a_refusal_names_a_foreign_circuit_on_a_wanted_port(scene: tuple[Held, H
 
 
 def test_a_foreign_circuit_that_the_plan_wants_is_kept() -> None:
-    there = frozenset({connect("ocs1", 1, 2)})
-    change = transition({"ocs1": there}, {"ocs1": there}, {})
+    existing = frozenset({connect("ocs1", 1, 2)})
+    change = transition({"ocs1": existing}, {"ocs1": existing}, {})
     assert not change
-    assert change.kept["ocs1"] == there and not change.foreign["ocs1"]
+    assert change.kept["ocs1"] == existing and not change.foreign["ocs1"]
 
 
 def test_a_plan_that_uses_a_port_twice_is_refused() -> None:

@@ -16,12 +16,12 @@ from optics.plan import Acceptance, Plan, WantedLink
 from orchestrator.fabric.lightpath import LightMap
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target, target
-from tests.change.glasslab import SWITCH, hosts_yml, joined, read, roadm, select
+from tests.change.fibrelab import SWITCH, hosts_yml, joined, read, roadm, select
 from tests.change.test_slow_devices import ROBOT
 from tests.properties.lookahead import lookahead
 
 Held = Mapping[str, frozenset[Setting]]
-Way = tuple[HostPort, HostPort]
+FlowPath = tuple[HostPort, HostPort]
 
 
 def single(traits: object = SWITCH) -> Lab:
@@ -43,8 +43,8 @@ LABS = {
 }
 
 
-def plan(lab: Lab, ways: list[Way]) -> Plan:
-    links = tuple(WantedLink(a, b, LinkKind.SIMPLEX) for a, b in ways)
+def plan(lab: Lab, paths: list[FlowPath]) -> Plan:
+    links = tuple(WantedLink(a, b, LinkKind.SIMPLEX) for a, b in paths)
     return Plan("made", links, acceptance=Acceptance(max_loss_db=60.0))
 
 
@@ -53,7 +53,7 @@ def pair_of_plans(lab: Lab, seed: int) -> tuple[Plan, Plan]:
     random = Random(seed)
     ports = list(lab.fibres)
 
-    def ways(kept: list[Way]) -> list[Way]:
+    def paths(kept: list[FlowPath]) -> list[FlowPath]:
         senders = [p for p in ports if p not in {a for a, _ in kept}]
         hearers = [p for p in ports if p not in {b for _, b in kept}]
         random.shuffle(senders)
@@ -63,11 +63,11 @@ def pair_of_plans(lab: Lab, seed: int) -> tuple[Plan, Plan]:
         random.shuffle(found)
         return found
 
-    first = ways([])
-    return plan(lab, first), plan(lab, ways([way for way in first if random.random() < 0.5]))
+    first = paths([])
+    return plan(lab, first), plan(lab, paths([path for path in first if random.random() < 0.5]))
 
 
-def lit(held: Held, lab: Lab) -> dict[Way, tuple[Setting, ...]]:
+def lit(held: Held, lab: Lab) -> dict[FlowPath, tuple[Setting, ...]]:
     return {(t.transmitter, t.receiver): t.path for t in LightMap(held, lab).traces() if t.receiver is not None}
 
 
@@ -112,7 +112,7 @@ def test_common_circuits_stay_lit_the_same_way_through_every_prefix_of_a_change(
     states = stages(goal, observed, random)
     for held in states:
         now = lit(held, lab)
-        assert all(now.get(way) == before[way] for way in common)
+        assert all(now.get(path) == before[path] for path in common)
     unseen = stages(replace(goal, change=replace(goal.change, changes=goal.early)), observed, random)
     assert all(lit(held, lab) == before for held in unseen), "what is early is seen by no host"
     if name == "look-ahead":

@@ -77,7 +77,7 @@ class Floor:
         return json.dumps(hosts)
 
     def is_up(self, job: QueuedJob) -> bool:
-        return all(self._holder(host) == job.slice for host in job.hosts)
+        return all(self._holder(host) == job.tenancy for host in job.hosts)
 
     async def start(self, job: QueuedJob) -> str:
         if job.state != "starting":
@@ -87,14 +87,14 @@ class Floor:
         for host in json.loads(job.plan_text):
             self.points()
             await asyncio.sleep(0)
-            if self._holder(host) == job.slice:
+            if self._holder(host) == job.tenancy:
                 continue  # it was done by one that was killed
             if (holder := self._holder(host)) is not None:
-                self._did(f"VIOLATION {host} of {holder} is taken by {job.slice}")
+                self._did(f"VIOLATION {host} of {holder} is taken by {job.tenancy}")
                 raise NotVerified(f"{host} is {holder}'s")
-            (self.folder / host).write_text(job.slice)
+            (self.folder / host).write_text(job.tenancy)
         self.points()
-        running = self.folder / f"{job.slice}.running"
+        running = self.folder / f"{job.tenancy}.running"
         if not running.exists():
             self._did(f"launched {job.number} {job.generation}")
             running.write_text(str(time.monotonic()))
@@ -111,22 +111,22 @@ class Floor:
         if job.state != "stopping":
             self._did(f"VIOLATION {job.number} is stopped while it is {job.state}")
         self.points()
-        (self.folder / f"{job.slice}.checkpoint").write_text(str(job.done + done))
+        (self.folder / f"{job.tenancy}.checkpoint").write_text(str(job.done + done))
         self.points()
-        (self.folder / f"{job.slice}.running").unlink(missing_ok=True)
+        (self.folder / f"{job.tenancy}.running").unlink(missing_ok=True)
         for host in HOSTS:
             self.points()
             await asyncio.sleep(0)
-            if self._holder(host) == job.slice:
+            if self._holder(host) == job.tenancy:
                 (self.folder / host).unlink()
         self.points()
         return done, self.finished.get(job.number, "")
 
     async def left(self, job: QueuedJob) -> Collection[HostName]:
-        return [host for host in job.hosts if self._holder(host) == job.slice]
+        return [host for host in job.hosts if self._holder(host) == job.tenancy]
 
     def _done(self, job: QueuedJob) -> int:
-        kept, running = self.folder / f"{job.slice}.checkpoint", self.folder / f"{job.slice}.running"
+        kept, running = self.folder / f"{job.tenancy}.checkpoint", self.folder / f"{job.tenancy}.running"
         before = int(kept.read_text()) if kept.exists() else 0
         if not running.exists():
             return before
@@ -155,8 +155,8 @@ def queue(store: Store, count: int, **more: object) -> QueuedJob:
 
 def serving(store: Store, floor: Floor, events: list[str] | None = None) -> Serving:
     """What serves ann's jobs, impatiently."""
-    said = [] if events is None else events
-    return Serving(floor, store, LAB, ANN, lambda event: said.append(str(event["words"])), look_s=0.01, retry_s=0.01)
+    lines = [] if events is None else events
+    return Serving(floor, store, LAB, ANN, lambda event: lines.append(str(event["message"])), look_s=0.01, retry_s=0.01)
 
 
 async def until(happened: Callable[[], object]) -> None:
@@ -183,7 +183,7 @@ def serve(folder: Path, kill_at: int = 0) -> int | None:
             os._exit(code)
     os.close(write)
     _, status = os.waitpid(child, 0)
-    said = os.read(read, 100)
+    output = os.read(read, 100)
     os.close(read)
     assert status == 0 or os.waitstatus_to_exitcode(status) == -signal.SIGKILL, f"exit {os.waitstatus_to_exitcode(status)}"
-    return int(said) if said else None
+    return int(output) if output else None

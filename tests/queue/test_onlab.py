@@ -73,7 +73,7 @@ def started(store: Store, acts: OnLab, *, up: bool, args: Mapping[str, Any] | No
     who, key = Who("ann", "ann"), key_of(acts.lab)
     job = claim(store, who, add(store, key, who, name="p", text="", method="", count=2, for_s=60.0), TWO, "{}")
     assert job is not None
-    run = store.new_run("up", key, plan_name="p", owner=job.slice, user="ann")
+    run = store.new_run("up", key, plan_name="p", owner=job.tenancy, user="ann")
     if up:
         store.set_current(job.key, run.id, plan_name="p", plan_sha="x", plan_text="{}", up=UpState(()), generation=1)
     wanted = Job("mlp", "program" if program else "train", TWO, args=args or {}, program=program)
@@ -96,12 +96,12 @@ async def test_a_start_that_died_is_done_again_unless_its_job_has_finished(
 ) -> None:
     verbs = Verbs(status)
     monkeypatch.setattr(onlab, "verbs", verbs)
-    words = await acts.start(started(store, acts, up=up))
-    assert verbs.did == did and words == ("finished after 20 iterations" if did == ["status"] else "p")
+    text = await acts.start(started(store, acts, up=up))
+    assert verbs.did == did and text == ("finished after 20 iterations" if did == ["status"] else "p")
 
 
 @pytest.mark.parametrize(
-    ("state", "args", "made", "said"),
+    ("state", "args", "made", "message"),
     [
         ("stopped", {"iterations": 20}, {}, "finished after 20 iterations"),
         ("stopped", {"iterations": 50}, {"resumed_from": 30}, "finished after 20 iterations"),
@@ -119,10 +119,10 @@ async def test_a_job_that_was_stopped_in_its_last_iteration_has_finished(
     state: str,
     args: Mapping[str, Any],
     made: Mapping[str, Any],
-    said: str,
+    message: str,
 ) -> None:
     monkeypatch.setattr(onlab, "verbs", Verbs(replace(STATUS, state=state, detail="" if state == "finished" else "why", **made)))
-    assert await acts.stop(started(store, acts, up=True, args=args)) == (made.get("iterations", 20), said)
+    assert await acts.stop(started(store, acts, up=True, args=args)) == (made.get("iterations", 20), message)
 
 
 async def test_what_a_program_of_the_owners_counts_is_not_compared(

@@ -89,7 +89,7 @@ async def test_a_job_that_is_dropped_is_stopped_and_one_whose_plan_somebody_took
 
 
 @pytest.mark.parametrize(
-    ("error", "state", "said"),
+    ("error", "state", "message"),
     [
         (Locked("gpu01 is locked by bob"), "done", "finished"),
         (NotVerified("no light"), "done", "finished"),
@@ -99,11 +99,11 @@ async def test_a_job_that_is_dropped_is_stopped_and_one_whose_plan_somebody_took
     ],
 )
 async def test_a_start_that_fails_is_tried_again_unless_that_is_no_use(
-    store: Store, floor: Floor, error: TestbedError, state: str, said: str
+    store: Store, floor: Floor, error: TestbedError, state: str, message: str
 ) -> None:
     queue(store, 4)
     floor.fails = {1: error}
-    assert await served(store, floor) == [(1, state, said)]
+    assert await served(store, floor) == [(1, state, message)]
 
 
 async def test_a_job_that_never_starts_is_given_up_and_holds_nobody_up(store: Store, floor: Floor) -> None:
@@ -133,7 +133,7 @@ async def test_hosts_that_others_have_are_left_alone_and_a_stop_that_fails_is_re
     events: list[str] = []
     assert [state for _, state, _ in await served(store, floor, events)] == ["done"]
     assert "job 1 (job of ann): on gpu03, gpu04, as ann.q1" in events
-    assert any("gpu03 does not answer; tried again after" in words for words in events)
+    assert any("gpu03 does not answer; tried again after" in text for text in events)
 
 
 async def test_a_job_whose_hosts_cannot_be_asked_ends_the_service_of_no_other(store: Store, floor: Floor) -> None:
@@ -230,10 +230,10 @@ async def test_who_stops_serving_leaves_jobs_running_for_the_next(store: Store, 
 
 
 def test_only_whole_hosts_hold_a_workload_and_none_beside_its_slices() -> None:
-    slices = "{a: {lanes: [0]}, b: {lanes: [1]}}"
+    partitions = "{a: {lanes: [0]}, b: {lanes: [1]}}"
     each = "{testbed_host_id: %d, testbed_ports: {1: {interface: opt1}}}"
     names = ", ".join(f"gpu0{n}: {each % n}" for n in (1, 2, 3))
-    hosts = f"all: {{vars: {{ansible_user: root, testbed_lanes: 2, testbed_slices: {slices}}}, hosts: {{{names}}}}}"
+    hosts = f"all: {{vars: {{ansible_user: root, testbed_lanes: 2, testbed_partitions: {partitions}}}, hosts: {{{names}}}}}"
     ports = ", ".join(f"'gpu0{n}:p1'" for n in (1, 2, 3))
     fibres = f"{{fibres: [], segments: [{{name: s, ports: [{ports}], link_mbps: 100}}]}}"
     lab = read_lab(hosts, "{lab: l, devices: {ocs1: {driver: polatis-scpi, address: 'tcp://127.0.0.1:5025'}}}", fibres)

@@ -15,21 +15,21 @@ import yaml
 
 from tests.end_to_end.conftest import ROOT, Lab
 
-WORDS = {"ocs1": "Wq7-rest-Xk20", "ocs2": "Zt4-netconf-Lm31", "ocs3": "Hb9-vaulted-Pe42", "ocs4": "Ny6-exported-Gs53"}
+TEXTS = {"ocs1": "Wq7-rest-Xk20", "ocs2": "Zt4-netconf-Lm31", "ocs3": "Hb9-vaulted-Pe42", "ocs4": "Ny6-exported-Gs53"}
 VAULT_WORD = "Uc8-opens-the-vault-Rd64"
 OPEN_UMASK = 0o000
 
 
 @dataclass
 class Guarded(Lab):
-    """The lab; `said` is all that its commands printed."""
+    """The lab; `reported` is all that its commands printed."""
 
-    said: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
-    def hears(self, *words: str | Path, **env: str) -> tuple[int, str]:
+    def hears(self, *argv: str | Path, **env: str) -> tuple[int, str]:
         """Run a command without --json, under the most generous umask; keep what it says."""
         ended = subprocess.run(
-            [Path(sys.executable).with_name("testbed"), *map(str, words)],
+            [Path(sys.executable).with_name("testbed"), *map(str, argv)],
             env=self.env | env,
             capture_output=True,
             text=True,
@@ -38,7 +38,7 @@ class Guarded(Lab):
             umask=OPEN_UMASK,
             check=False,
         )
-        self.said += [ended.stdout, ended.stderr]
+        self.reported += [ended.stdout, ended.stderr]
         return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -58,7 +58,7 @@ def write_inventory(lab: Guarded) -> None:
     devices = yaml.safe_load(file.read_text())["devices"]
     kept = lab.folder / "secrets"
     kept.mkdir(mode=0o700)
-    for name, word in (("vault-password", VAULT_WORD), ("ocs1", WORDS["ocs1"])):
+    for name, word in (("vault-password", VAULT_WORD), ("ocs1", TEXTS["ocs1"])):
         (kept / name).write_text(word + "\n")
         (kept / name).chmod(0o600)
     for name, driver, scheme in (("ocs1", "polatis-restconf", "http"), ("ocs2", "polatis-netconf", "netconf")):
@@ -70,18 +70,18 @@ def write_inventory(lab: Guarded) -> None:
     for name in ("ocs2", "ocs4"):
         devices[name].pop("password", None)
     text = json.dumps({"lab": "guarded", "devices": devices}, indent=1)
-    block = vaulted(WORDS["ocs3"], kept / "vault-password").replace("!vault |", "").split()
+    block = vaulted(TEXTS["ocs3"], kept / "vault-password").replace("!vault |", "").split()
     file.write_text(text.replace('"VAULTED"', '!vault "' + "\\n".join(block) + '"'))
     emulated = lab.inventory / "emulator.yml"
     extra = yaml.safe_load(emulated.read_text())
-    for name, word in WORDS.items():
+    for name, word in TEXTS.items():
         extra["devices"][name]["password"] = word
     for name in ("ocs1", "ocs2"):
         extra["devices"][name].pop("bulk_settle_s", None)
     emulated.write_text(json.dumps(extra))
     lab.extra |= {
-        "OCS2_WORD": WORDS["ocs2"],
-        "OCS4_WORD": WORDS["ocs4"],
+        "OCS2_WORD": TEXTS["ocs2"],
+        "OCS4_WORD": TEXTS["ocs4"],
         "ANSIBLE_VAULT_PASSWORD_FILE": str(kept / "vault-password"),
         "HOME": str(lab.folder / "home"),
         "TMPDIR": str(lab.folder / "tmp"),
@@ -96,7 +96,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     # short, because sockets are made below it
     lab = Guarded(tmp_path_factory.mktemp("g"))
     write_inventory(lab)
-    code, words = lab.hears("lab", "start")
-    assert code == 0, words
+    code, text = lab.hears("lab", "start")
+    assert code == 0, text
     yield lab
     lab.hears("lab", "stop")

@@ -39,16 +39,16 @@ def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def encrypted(vault: Path, *words: str) -> str:
+def encrypted(vault: Path, *argv: str) -> str:
     """What Ansible's own program makes of the password."""
-    named = () if "--vault-id" in words else ("--vault-password-file", vault)
-    said = ansible_vault("encrypt_string", *named, *words, "--stdin-name", "password")
-    return "".join(f"    {line}\n" for line in said.splitlines())
+    named = () if "--vault-id" in argv else ("--vault-password-file", vault)
+    output = ansible_vault("encrypt_string", *named, *argv, "--stdin-name", "password")
+    return "".join(f"    {line}\n" for line in output.splitlines())
 
 
-def ansible_vault(*words: object) -> str:
+def ansible_vault(*argv: object) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "ANSIBLE_VAULT_PASSWORD_FILE"}
-    command = [str(ANSIBLE_VAULT), *map(str, words)]
+    command = [str(ANSIBLE_VAULT), *map(str, argv)]
     return subprocess.run(command, input=PASSWORD, capture_output=True, text=True, check=True, timeout=60, env=environment).stdout
 
 
@@ -85,9 +85,9 @@ def test_a_password_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch
         opened(lab_with(f"    password_file: {path}\n"))
 
 
-@pytest.mark.parametrize("words", [(), ("--encrypt-vault-id", "lab", "--vault-id", "lab@{}")])
-def test_a_password_comes_from_ansibles_vault(vault: Path, words: tuple[str, ...]) -> None:
-    lab = lab_with(encrypted(vault, *(word.format(vault) for word in words)))
+@pytest.mark.parametrize("argv", [(), ("--encrypt-vault-id", "lab", "--vault-id", "lab@{}")])
+def test_a_password_comes_from_ansibles_vault(vault: Path, argv: tuple[str, ...]) -> None:
+    lab = lab_with(encrypted(vault, *(word.format(vault) for word in argv)))
     assert "!vault" in encrypted(vault) and lab.devices["ocs1"].password == "" and PASSWORD not in repr(lab)
     assert opened(lab).password == PASSWORD
 

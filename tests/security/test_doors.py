@@ -57,16 +57,16 @@ async def test_a_stranger_is_refused_even_if_he_can_open_the_socket(monkeypatch:
     folder = Path(f"/tmp/testbed-door-{os.getpid()}")
     folder.mkdir()
     folder.chmod(0o755)
-    lab = SimpleNamespace(servers={}, glass={}, config=SimpleNamespace(hosts={}, seed=1))
-    door = await asyncio.start_unix_server(control.Control(lab).talk, folder / "s")  # type: ignore[arg-type]
+    lab = SimpleNamespace(servers={}, light={}, config=SimpleNamespace(hosts={}, seed=1))
+    listener = await asyncio.start_unix_server(control.Control(lab).talk, folder / "s")  # type: ignore[arg-type]
     (folder / "s").chmod(0o777)
     try:
         assert (await asked(folder / "s", 0, op="faults.list"))["ok"]
-        said = await asked(folder / "s", 65534)
-        assert not said["ok"] and "another user" in said["error"]
+        reply = await asked(folder / "s", 65534)
+        assert not reply["ok"] and "another user" in reply["error"]
     finally:
-        door.close()
-        await door.wait_closed()
+        listener.close()
+        await listener.wait_closed()
         (folder / "s").unlink(missing_ok=True)
         folder.rmdir()
 
@@ -78,28 +78,28 @@ async def test_neither_a_stranger_nor_the_user_of_jobs_gets_priority_for_ranks(m
     folder.chmod(0o755)
     orders: list[dict[str, object]] = []
 
-    def order(**words: object) -> dict[str, object]:
-        orders.append(words)
+    def order(**texts: object) -> dict[str, object]:
+        orders.append(texts)
         return {"programs": 1, "lost": []}
 
     host = SimpleNamespace(name="gpu01", pid=1, order=order)
     config = SimpleNamespace(hosts={"gpu01": SimpleNamespace(job_user="testbed-job")}, seed=1)
-    lab = SimpleNamespace(servers={}, glass={}, hosts={"gpu01": host}, config=config)
-    door = await asyncio.start_unix_server(control.Control(lab).talk, folder / "s")  # type: ignore[arg-type]
+    lab = SimpleNamespace(servers={}, light={}, hosts={"gpu01": host}, config=config)
+    listener = await asyncio.start_unix_server(control.Control(lab).talk, folder / "s")  # type: ignore[arg-type]
     (folder / "s").chmod(0o777)
     try:
         for uid in (65534, JOB_UID):
             # The answer comes without the request being read, so a request that is sent may meet a closed connection.
             with contextlib.suppress(json.JSONDecodeError):
-                said = await asked(folder / "s", uid, op="priority", for_s=60)
-                assert not said["ok"] and "another user" in said["error"]
+                reply = await asked(folder / "s", uid, op="priority", for_s=60)
+                assert not reply["ok"] and "another user" in reply["error"]
             assert orders == []
         assert await asked(folder / "s", 0, op="priority", for_s=60) == {"ok": True, "programs": {"gpu01": 1}}
         await asyncio.sleep(0)
-        assert [words["do"] for words in orders] in (["priority"], ["priority", "no priority"])
+        assert [texts["do"] for texts in orders] in (["priority"], ["priority", "no priority"])
     finally:
-        door.close()
-        await door.wait_closed()
+        listener.close()
+        await listener.wait_closed()
         (folder / "s").unlink(missing_ok=True)
         folder.rmdir()
 
@@ -145,11 +145,11 @@ def test_the_doctor_finds_a_running_lab_well_and_a_broken_one_ill(guarded: Guard
     assert "Calient" in checks["ocs4"]["detail"] and "answers" in checks["gpu01"]["detail"]
     guarded.ask("host.sshd", host="gpu02", up=False)
     try:
-        said = guarded.testbed("doctor", OCS4_WORD="wrong")
+        result = guarded.testbed("doctor", OCS4_WORD="wrong")
     finally:
         guarded.ask("host.sshd", host="gpu02", up=True)
-    assert said.exit_code == 5 and said.envelope["code"] == "E-UNREACHABLE"
-    checks = {c["name"]: c for c in said.envelope["data"]["checks"]}
+    assert result.exit_code == 5 and result.envelope["code"] == "E-UNREACHABLE"
+    checks = {c["name"]: c for c in result.envelope["data"]["checks"]}
     assert checks["gpu02"]["state"] == checks["ocs4"]["state"] == "fail" and checks["gpu01"]["state"] == "ok"
     assert all(checks[name]["fix"] for name in ("gpu02", "ocs4"))
 

@@ -64,9 +64,9 @@ def test_what_a_device_or_host_says_is_one_line_of_status() -> None:
 @pytest.mark.parametrize("driver", ["calient-tl1", "glimmerglass-tl1", "polatis-tl1"])
 def test_a_refusal_with_colours_is_shown_without(driver: str, command: Any) -> None:
     with speaker(answer(driver, "\x1b[1m\x1b[31mno\x1b[0m")) as (port, _):
-        for words in (("devices",), ("status",)):
-            _, out, err = command(driver, port, *words)
-            assert "\\x1b[31mno" in out + err and "\x1b" not in out + err, (words, out, err)
+        for argv in (("devices",), ("status",)):
+            _, out, err = command(driver, port, *argv)
+            assert "\\x1b[31mno" in out + err and "\x1b" not in out + err, (argv, out, err)
 
 
 def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tmp_path: Path) -> None:
@@ -78,15 +78,15 @@ def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tm
             Locks(store, key, eve).take("reservation", WHOLE, FORGED, for_s=600)
             made = Tagouts(store, key, eve).set("ocs1", FORGED)
         verbs = (("lock",), ("lock", "audit"), ("tagout",), ("tagout", "remove", made.id), ("status",), ("doctor",))
-        for words in (*verbs, ("lock", "reserve", "--for", "1m", "--reason", "x")):
-            _, out, err = command("polatis-scpi", port, *words)
-            assert "busy" in out + err, (words, out, err)
+        for argv in (*verbs, ("lock", "reserve", "--for", "1m", "--reason", "x")):
+            _, out, err = command("polatis-scpi", port, *argv)
+            assert "busy" in out + err, (argv, out, err)
             plain(out + err)
-            _, out, _ = command("polatis-scpi", port, *words, "--json")
+            _, out, _ = command("polatis-scpi", port, *argv, "--json")
             assert json.loads(out)
 
 
-@pytest.mark.parametrize("words", [("lock", "reserve", "--for", "1m"), ("tagout", "ocs1"), ("lock", "release", "abc", "--steal")])
-def test_a_reason_of_several_lines_is_refused(command: Any, words: tuple[str, ...]) -> None:
-    code, _, err = command("polatis-scpi", 1, *words, "--reason", FORGED)
+@pytest.mark.parametrize("argv", [("lock", "reserve", "--for", "1m"), ("tagout", "ocs1"), ("lock", "release", "abc", "--steal")])
+def test_a_reason_of_several_lines_is_refused(command: Any, argv: tuple[str, ...]) -> None:
+    code, _, err = command("polatis-scpi", 1, *argv, "--reason", FORGED)
     assert code == 2 and "one line" in err, err

@@ -37,7 +37,7 @@ HTTP_DRIVERS = ["polatis-restconf", "calient-rest", "waveshaper-http"]
 
 
 @contextmanager
-def speaker(say: bytes, *, endless: bool = False) -> Iterator[tuple[int, list[int]]]:
+def speaker(report: bytes, *, endless: bool = False) -> Iterator[tuple[int, list[int]]]:
     """A device that answers everything with the same; `endless`: until the other end has enough. Yields port and bytes sent."""
     sent = [0]
 
@@ -46,11 +46,11 @@ def speaker(say: bytes, *, endless: bool = False) -> Iterator[tuple[int, list[in
             self.request.settimeout(5)
             with suppress(OSError):
                 while self.request.recv(4096):
-                    self.request.sendall(say)
-                    sent[0] += len(say)
+                    self.request.sendall(report)
+                    sent[0] += len(report)
                     while endless:
-                        self.request.sendall(say)
-                        sent[0] += len(say)
+                        self.request.sendall(report)
+                        sent[0] += len(report)
 
     class Server(socketserver.ThreadingTCPServer):
         allow_reuse_address = daemon_threads = True
@@ -65,12 +65,12 @@ def speaker(say: bytes, *, endless: bool = False) -> Iterator[tuple[int, list[in
             thread.join()
 
 
-def answer(driver: str, words: str) -> bytes:
-    """`words` where the family's devices say who they are or why not."""
+def answer(driver: str, text: str) -> bytes:
+    """`text` where the family's devices say who they are or why not."""
     if driver in HTTP_DRIVERS:
-        body = json.dumps({"ietf-restconf:errors": {"error": [{"error-message": words, "error-tag": words}]}, "model": words})
+        body = json.dumps({"ietf-restconf:errors": {"error": [{"error-message": text, "error-tag": text}]}, "model": text})
         return f"HTTP/1.1 400 Bad\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-    return f"{words},{words},1,2\r\nM 1 DENY\r\n   IIAC\r\n   /* {words} */\r\n;\r\n> ".encode("utf-8", "surrogateescape")
+    return f"{text},{text},1,2\r\nM 1 DENY\r\n   IIAC\r\n   /* {text} */\r\n;\r\n> ".encode("utf-8", "surrogateescape")
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.delenv("TESTBED_INVENTORY", raising=False)
     monkeypatch.chdir(tmp_path)
 
-    def run(driver: str, port: int, *words: str) -> tuple[int, str, str]:
+    def run(driver: str, port: int, *argv: str) -> tuple[int, str, str]:
         lab = tmp_path / "lab"
         lab.mkdir(exist_ok=True)
         (lab / "hosts.yml").write_text(HOSTS.format(port=port))
@@ -89,7 +89,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         scheme = "http" if driver in HTTP_DRIVERS else "tcp"
         device = {"driver": driver, "address": f"{scheme}://127.0.0.1:{port}", "username": "u", "password": "p", "timeout_s": 0.3}
         (lab / "devices.yml").write_text(json.dumps({"lab": "l", "devices": {"ocs1": device}}))
-        code = main.run([*words, "-i", str(lab)])
+        code = main.run([*argv, "-i", str(lab)])
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -99,11 +99,11 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.mark.parametrize("driver", TEXT_DRIVERS + HTTP_DRIVERS)
 def test_what_a_device_says_is_words(driver: str, command: Any, tmp_path: Path) -> None:
     with speaker(answer(driver, TERMINAL + RUNS + SPOOF)) as (port, sent):
-        for words in (("devices",), ("devices", "--json"), ("status",)):
-            code, out, err = command(driver, port, *words)
+        for argv in (("devices",), ("devices", "--json"), ("status",)):
+            code, out, err = command(driver, port, *argv)
             assert code in (0, 1, 2, 3, 5) and sent[0], err
             for text in (out, err):
-                assert all(char.isprintable() or char == "\n" for char in text), (words, text)
+                assert all(char.isprintable() or char == "\n" for char in text), (argv, text)
                 lines = text.splitlines()
                 assert not [line for line in lines if line.startswith(("Up:", "E-OK", "next: curl"))], text
     assert not list(tmp_path.rglob("MARK"))
@@ -129,8 +129,8 @@ def test_a_device_that_never_stops_is_given_up(driver: str) -> None:
     lead = b"HTTP/1.1 200 OK\r\n\r\n" if driver in HTTP_DRIVERS else b"M 1 RTRV\r\n"
     for junk in (b"x" * 65536, b"x\r\n" * 20000):
         with speaker(lead + junk, endless=True) as (port, sent):
-            said = run(ask(port))
-            assert said and len(said) < 2000, said
+            result = run(ask(port))
+            assert result and len(result) < 2000, result
             assert sent[0] < 200 << 20
 
 
@@ -166,7 +166,7 @@ def test_text_for_a_terminal_is_printable_and_json_keeps_its_meaning(text: str) 
     assert coloured(f"\x1b[32mok\x1b[0m{TERMINAL}").replace("\x1b[32m", "").replace("\x1b[0m", "").isprintable()
 
 
-BAD_WORDS = [RUNS, "../../etc/passwd", "a\nb", "x'; touch MARK; '", "$(touch MARK)", TERMINAL, "-rf", ""]
+BAD_TEXTS = [RUNS, "../../etc/passwd", "a\nb", "x'; touch MARK; '", "$(touch MARK)", TERMINAL, "-rf", ""]
 
 
 def plan_text(**changes: Any) -> str:
@@ -181,7 +181,7 @@ def lab() -> Any:
     return read_lab(two, devices, more)
 
 
-@pytest.mark.parametrize("word", BAD_WORDS)
+@pytest.mark.parametrize("word", BAD_TEXTS)
 def test_names_of_a_plan_are_names(word: str) -> None:
     job = {"name": word, "workload": "train", "ranks": ["gpu01"]}
     for change in (
@@ -218,14 +218,14 @@ def test_names_of_an_inventory_are_names(word: str) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
 def test_a_hostile_job_runs_nothing_on_the_way_to_its_hosts(guarded: Guarded) -> None:
     mark = guarded.folder / "MARK"
-    words = RUNS.replace("MARK", str(mark)) + "'\"; touch " + str(mark)
+    text = RUNS.replace("MARK", str(mark)) + "'\"; touch " + str(mark)
     hosts = guarded.inventory / "hosts.yml"
     hosts.write_text(hosts.read_text().replace("      hosts:\n", "        testbed_job_env: [NOTE]\n      hosts:\n", 1))
-    job = {"name": "j", "workload": "train", "ranks": ["gpu01", "gpu02"], "env": {"NOTE": words}}
-    plan = guarded.plan("hostile", RING, description=words + TERMINAL, job=job)
-    code, said = guarded.hears("up", "--topology", plan)
-    assert all(char.isprintable() or char == "\n" for char in said)
+    job = {"name": "j", "workload": "train", "ranks": ["gpu01", "gpu02"], "env": {"NOTE": text}}
+    plan = guarded.plan("hostile", RING, description=text + TERMINAL, job=job)
+    code, reported = guarded.hears("up", "--topology", plan)
+    assert all(char.isprintable() or char == "\n" for char in reported)
     logs = guarded.hears("job", "logs")[1]
     assert all(char.isprintable() or char == "\n" for char in logs)
-    assert not mark.exists() and not list(guarded.folder.rglob("MARK")), (code, said)
+    assert not mark.exists() and not list(guarded.folder.rglob("MARK")), (code, reported)
     guarded.hears("down", "--yes")

@@ -61,9 +61,9 @@ def treasure(shared: Path) -> Path:
     return file
 
 
-def stranger(script: str, *words: object) -> str:
-    """Run a shell script as the user nobody; its arguments are `words`."""
-    command = ["sh", "-eu", "-c", script, "sh", *map(str, words)]
+def stranger(script: str, *argv: object) -> str:
+    """Run a shell script as the user nobody; its arguments are `argv`."""
+    command = ["sh", "-eu", "-c", script, "sh", *map(str, argv)]
     ended = subprocess.run(
         command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", capture_output=True, text=True, timeout=20, check=False
     )
@@ -189,13 +189,13 @@ def test_somebody_outside_the_group_cannot_hold_the_lock_and_is_told_how_to_join
     os.setegid(NOBODY)
     os.seteuid(NOBODY)
     try:
-        with pytest.raises(Missing, match="Permission denied") as told:
+        with pytest.raises(Missing, match="Permission denied") as refusal:
             ours.acquire()
     finally:
         os.seteuid(0)
         os.setegid(0)
         os.setgroups(groups)
-    assert "share-a-lab.md" in told.value.hint
+    assert "share-a-lab.md" in refusal.value.hint
 
 
 def test_two_members_of_the_group_meet_at_one_lock(shared: Path, store: Path, tmp_path: Path) -> None:
@@ -237,9 +237,9 @@ TOML = 'printf %s "inventory = \\"evil\\"" > "$1/testbed.toml"'
 @pytest.mark.usefixtures("settings")
 def test_settings_of_somebody_else_are_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stranger(TOML, shared)
-    with pytest.raises(Untrusted, match=r"testbed\.toml: belongs to nobody") as told:
+    with pytest.raises(Untrusted, match=r"testbed\.toml: belongs to nobody") as refusal:
         load(env={}, cwd=shared)
-    assert "TESTBED_TRUST=nobody" in told.value.hint
+    assert "TESTBED_TRUST=nobody" in refusal.value.hint
     assert load(env={"TESTBED_TRUST": "nobody"}, cwd=shared).inventory == shared / "evil"
     monkeypatch.setenv("SUDO_UID", str(NOBODY))
     assert load(env={}, cwd=shared).inventory == shared / "evil", "who became root by sudo has his own settings"
@@ -363,13 +363,13 @@ def test_the_draft_of_a_file_is_not_written_through_somebody_elses_link(shared: 
 def test_an_inventory_that_everybody_may_write_is_told_by_status_and_doctor(command: Any, tmp_path: Path) -> None:
     command("polatis-scpi", 1, "run", "list")
     lab = tmp_path / "lab"
-    for loose, words in ((lab / "devices.yml", "devices.yml"), (lab, str(lab))):
+    for loose, text in ((lab / "devices.yml", "devices.yml"), (lab, str(lab))):
         before = stat.S_IMODE(loose.stat().st_mode)
         for verb in ("status", "doctor"):
             assert "written by every user" not in "".join(map(str, command("polatis-scpi", 1, verb))), verb
         loose.chmod(before | 0o002)
         _, out, err = command("polatis-scpi", 1, "status")
-        assert f"{words} can be written by every user" in out + err and f"chmod -R o-w {lab}" in out + err, out + err
+        assert f"{text} can be written by every user" in out + err and f"chmod -R o-w {lab}" in out + err, out + err
         assert json.loads(command("polatis-scpi", 1, "status", "--json")[1])["data"]["loose"] == [str(loose)]
         found = json.loads(command("polatis-scpi", 1, "doctor", "--json")[1])["data"]["checks"]
         [check] = [c for c in found if c["name"] == "rights of the inventory"]
@@ -380,7 +380,7 @@ def test_an_inventory_that_everybody_may_write_is_told_by_status_and_doctor(comm
 # --- an emulated lab, a guard's log, the committer
 
 
-SAYS_YES = """
+ACCEPTS = """
 import os, socket, sys
 os.umask(0)
 s = socket.socket(socket.AF_UNIX)
@@ -405,7 +405,7 @@ def test_a_lab_whose_folder_somebody_else_made_is_neither_started_nor_believed(s
     assert ended.returncode == EXIT_MISSING and "belongs to user 65534" in ended.stderr and not list(state.iterdir())
     python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
     talker = subprocess.Popen(
-        [python, "-c", SAYS_YES, state], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True
+        [python, "-c", ACCEPTS, state], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True
     )
     try:
         assert talker.stdout is not None and talker.stdout.readline() == "ready\n"
@@ -440,9 +440,9 @@ def test_no_password_goes_to_the_port_of_whoever_owns_the_directory(
     word.write_text("Kv3-sent-nowhere")
     word.chmod(0o600)
     heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        door.settimeout(0.05)
-        devices = f'lab: l\ndevices: {{ocs1: {{driver: polatis-tl1, address: "tcp://127.0.0.1:{door.getsockname()[1]}", \
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.05)
+        devices = f'lab: l\ndevices: {{ocs1: {{driver: polatis-tl1, address: "tcp://127.0.0.1:{listener.getsockname()[1]}", \
 username: admin, password_file: {word}}}}}\n'
         hosts = "all: {hosts: {gpu01: {testbed_host_id: 1, testbed_ports: {1: {interface: e1}}}}}\n"
         fibres = 'fibres: [{name: f1, host: gpu01, port: 1, device: ocs1, enters: "1", leaves: "17"}]\n'
@@ -450,12 +450,12 @@ username: admin, password_file: {word}}}}}\n'
         plant += '; printf %s "$2" > hosts.yml; printf %s "$3" > devices.yml; printf %s "$4" > fibres.yml'
         stranger(plant, shared, hosts, devices, fibres)
         monkeypatch.chdir(shared)
-        for words in (["status"], ["devices"], ["status", "--inventory", "lab"], ["doctor"]):
-            code = main.run([*words, "--timeout", "2s"])
-            said = capsys.readouterr()
-            assert code == 2 and "E-UNTRUSTED" in said.err, said
+        for argv in (["status"], ["devices"], ["status", "--inventory", "lab"], ["doctor"]):
+            code = main.run([*argv, "--timeout", "2s"])
+            result = capsys.readouterr()
+            assert code == 2 and "E-UNTRUSTED" in result.err, result
         with suppress(TimeoutError):
-            heard.append(door.accept()[0].recv(4096))
+            heard.append(listener.accept()[0].recv(4096))
     assert not heard
 
 

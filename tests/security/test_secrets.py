@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.conftest import VAULT_WORD, WORDS, Guarded
+from tests.security.conftest import TEXTS, VAULT_WORD, Guarded
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
@@ -28,7 +28,7 @@ def forms(word: str) -> list[bytes]:
     return [raw, base64.b64encode(b"admin:" + raw), base64.b64encode(raw).rstrip(b"="), raw.hex().encode()]
 
 
-SECRETS = {form: name for name, word in {**WORDS, "vault": VAULT_WORD}.items() for form in forms(word)}
+SECRETS = {form: name for name, word in {**TEXTS, "vault": VAULT_WORD}.items() for form in forms(word)}
 
 
 def found_in(data: bytes, where: str) -> list[str]:
@@ -73,9 +73,9 @@ def everything(lab: Guarded) -> Iterator[Path]:
         yield from (Path(folder, name) for name in (*files, *inner))
 
 
-def killed_on_the_way(lab: Guarded, plan: Path) -> None:
+def killed_midway(lab: Guarded, plan: Path) -> None:
     """An `up` that dies after its first write."""
-    for name in WORDS:
+    for name in TEXTS:
         lab.ask("settle", device=name, s=2.0)
     before = sum(lab.writes().values())
     process = lab.command("up", "--topology", plan)
@@ -83,8 +83,8 @@ def killed_on_the_way(lab: Guarded, plan: Path) -> None:
     while sum(lab.writes().values()) == before and process.poll() is None and time.monotonic() < give_up:
         time.sleep(0.02)
     process.kill()
-    lab.said.extend(process.communicate())
-    for name in WORDS:
+    lab.reported.extend(process.communicate())
+    for name in TEXTS:
         lab.ask("settle", device=name, s=0.05)
 
 
@@ -95,21 +95,21 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
     ring.chmod(0o600)
     moved.chmod(0o600)
     with watched() as found:
-        for words in (
+        for argv in (
             ("up", "--topology", str(ring)),
             ("verify",),
             ("devices",),
             ("plan", "--topology", str(moved), "-o", str(out / "saved.json")),
-            *(("devices", "driver", "record", name, "--out", str(out / f"{name}.txt")) for name in WORDS),
+            *(("devices", "driver", "record", name, "--out", str(out / f"{name}.txt")) for name in TEXTS),
         ):
-            code, said = lab.hears(*words)
-            assert code == 0, (words, said)
-        killed_on_the_way(lab, moved)
+            code, output = lab.hears(*argv)
+            assert code == 0, (argv, output)
+        killed_midway(lab, moved)
         assert lab.hears("status")[0] in (0, 6, 7)
         died = max(path.name for path in (lab.folder / "state" / "runs").iterdir())
-        code, said = lab.hears("resume", died)
-        assert code == 0, said
-        for words in (
+        code, output = lab.hears("resume", died)
+        assert code == 0, output
+        for argv in (
             (
                 "run",
                 "list",
@@ -119,12 +119,12 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
             ("rollback", died),
             ("down", "--yes"),
         ):
-            code, said = lab.hears(*words)
-            assert code == 0 or words == ("doctor",), f"{words}: {code}\n{said}"
+            code, output = lab.hears(*argv)
+            assert code == 0 or argv == ("doctor",), f"{argv}: {code}\n{output}"
         # A login that fails: the device is told another's password, and may say it again.
-        code, said = lab.hears("devices", OCS2_WORD=WORDS["ocs4"], OCS4_WORD=WORDS["ocs2"])
-        assert "ocs4" in said and ("refused" in said.lower() or "denied" in said.lower()), said
-    for number, text in enumerate(lab.said):
+        code, output = lab.hears("devices", OCS2_WORD=TEXTS["ocs4"], OCS4_WORD=TEXTS["ocs2"])
+        assert "ocs4" in output and ("refused" in output.lower() or "denied" in output.lower()), output
+    for number, text in enumerate(lab.reported):
         found += found_in(text.encode(), f"output {number}")
     looked = 0
     loose = []
@@ -147,5 +147,5 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
 
 
 def test_the_search_finds_what_it_looks_for(tmp_path: Path) -> None:
-    assert found_in(b"x " + WORDS["ocs1"].encode(), "here") == ["here: the password of ocs1"]
-    assert found_in(base64.b64encode(b"admin:" + WORDS["ocs2"].encode()), "here")
+    assert found_in(b"x " + TEXTS["ocs1"].encode(), "here") == ["here: the password of ocs1"]
+    assert found_in(base64.b64encode(b"admin:" + TEXTS["ocs2"].encode()), "here")

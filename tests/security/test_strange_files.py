@@ -35,5 +35,5 @@ def test_a_named_file_that_is_not_what_it_should_be_is_not_quoted(tmp_path: Path
     page.write_text({"campaign": CAMPAIGN, "scenario": SCENARIO, "workload": text}[kind])
     with pytest.raises(BadFile) as refused:
         {"campaign": load_campaign, "scenario": read_scenario, "workload": read_workload}[kind](page)
-    words = str(refused.value).replace(str(tmp_path), "")
-    assert "t0p" not in words and "20228" not in words, words
+    message = str(refused.value).replace(str(tmp_path), "")
+    assert "t0p" not in message and "20228" not in message, message

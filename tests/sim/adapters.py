@@ -13,7 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from tests.sim.jobs import BOUNDARY_S, Jobs, Left, OthersRanks, Said
+from tests.sim.jobs import BOUNDARY_S, Jobs, Left, OthersRanks, Reported
 from tests.sim.judges import Judge
 from tests.sim.lab import OWNERS
 from tests.sim.loop import ACTOR, Actor
@@ -56,8 +56,8 @@ class AdaptWorld(SwitchedWorld):
     endless = ("adapt",)
     count = 6
 
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
+    def __init__(self, *argv: Any) -> None:
+        super().__init__(*argv)
         self.adapters: dict[Actor, Follows] = {}
 
     def any_slot(self, row: sqlite3.Row | None) -> bool:
@@ -80,13 +80,13 @@ class AdaptWorld(SwitchedWorld):
 
         async def work(command: Any) -> Any:
             follows.task = asyncio.current_task()
-            return await adapt(command, notify=partial(self._said, actor), options=AdaptOptions())
+            return await adapt(command, notify=partial(self._reported, actor), options=AdaptOptions())
 
         work.__name__ = "adapt"
         self.loop.start(self.loop.sea, self.command(actor, work)).add_done_callback(self._over)
 
-    def _said(self, actor: Actor, event: Mapping[str, Any]) -> None:
-        self.loop.note(f"{actor} says {event['event']}: {event['words']}")
+    def _reported(self, actor: Actor, event: Mapping[str, Any]) -> None:
+        self.loop.note(f"{actor} says {event['event']}: {event['message']}")
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -100,24 +100,24 @@ class AdaptWorld(SwitchedWorld):
         else:
             self.loop.kill(actor)
 
-    def stop_movers(self, settings: Settings, slice_: str) -> asyncio.Future[list[str]]:
-        return asyncio.ensure_future(self._stopped(settings, slice_))
+    def stop_movers(self, settings: Settings, tenancy: str) -> asyncio.Future[list[str]]:
+        return asyncio.ensure_future(self._stopped(settings, tenancy))
 
-    async def _stopped(self, settings: Settings, slice_: str) -> list[str]:
+    async def _stopped(self, settings: Settings, tenancy: str) -> list[str]:
         """As `registry.stop_movers` and `Kind.stop`, which wait in a thread. Raises: TestbedError - one does not end."""
         stopped = []
         for kind in MOVERS:
-            there = kind.running(settings, slice_)
-            if there is None or there.pid == ACTOR.get().pid:
+            other = kind.running(settings, tenancy)
+            if other is None or other.pid == ACTOR.get().pid:
                 continue
-            actor = self.desk.processes[there.pid]
+            actor = self.desk.processes[other.pid]
             self.stop(actor)
             give_up = self.loop.now + STOP_S
             while not actor.dead:
                 if self.loop.now > give_up:
                     raise TestbedError(f"the {kind.noun} {actor} does not end")
                 await asyncio.sleep(0.02)
-            stopped.append(f"{kind.noun}{there.of} stopped")
+            stopped.append(f"{kind.noun}{other.of} stopped")
         return stopped
 
 
@@ -157,10 +157,10 @@ class Adapted(Judge):
     def rest(self, when: str) -> None:
         world = self.world
         for owner in OWNERS:
-            there = ADAPTER.running(world.settings(owner), world.slice(owner))
-            if (there is not None) is not bool(world.alive(owner)):
-                self.broken(f"{when}: of {owner}: {world.alive(owner)} live, and there is said to be {there}")
-            row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
+            place = ADAPTER.running(world.settings(owner), world.tenancy(owner))
+            if (place is not None) is not bool(world.alive(owner)):
+                self.broken(f"{when}: of {owner}: {world.alive(owner)} live, and there is said to be {place}")
+            row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.tenancy(owner),)).fetchone()
             if row is None or world.store.unfinished(world.key, owner):
                 continue
             links = [(a, b) for a, _, b, _, _ in json.loads(row["up"])["links"]]
@@ -174,7 +174,7 @@ class Adapted(Judge):
             for one, other in combinations(hosts, 2) if calm and "adapt" in json.loads(row["plan_text"]) else ():
                 for source, target in ((one, other), (other, one)):
                     for address in world.packets.addresses(target):
-                        if world.packets.way(source, address) is None:
+                        if world.packets.path(source, address) is None:
                             self.broken(f"{when}: {source} does not reach {target}, and both are at the packet switch")
 
 
@@ -183,8 +183,8 @@ class Adapters(Jobs):
 
     world_of = AdaptWorld
     world: AdaptWorld
-    words = ("up", "down", "adapt", "adapt stop", "job stop", "job launch", "job status")
-    judges = (Adapted, Left, Said, OthersRanks, Once)
+    message = ("up", "down", "adapt", "adapt stop", "job stop", "job launch", "job status")
+    judges = (Adapted, Left, Reported, OthersRanks, Once)
     lost_first = 0.0
 
     @classmethod
@@ -248,7 +248,7 @@ class Adapters(Jobs):
 
     async def stopping(self, command: Any) -> None:
         """`testbed service stop adapt`."""
-        await self.world.stop_movers(command.settings, self.world.slice(command.settings.owner))
+        await self.world.stop_movers(command.settings, self.world.tenancy(command.settings.owner))
 
     def strike(self, fate: Fate, draw: random.Random) -> None:
         alive = self.world.alive()
@@ -280,5 +280,5 @@ class Adapters(Jobs):
             await self.now(owner, self.stopping)
         await super()._peace()
 
-    async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
-        return await super().now(owner, verb, *words, may=(*may, Missing) if verb is verbs.resume else may)
+    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+        return await super().now(owner, verb, *argv, may=(*may, Missing) if verb is verbs.resume else may)

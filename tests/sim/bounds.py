@@ -78,9 +78,9 @@ class OthersRoutes(Judge):
 
     def stepped(self, actor: Actor) -> None:
         while self.kept:
-            found, others, words = self.kept.pop()
+            found, others, text = self.kept.pop()
             if others - found.staged.keys():
-                self.broken(f"{words}, and {others - found.staged.keys()} of another owner's, too")
+                self.broken(f"{text}, and {others - found.staged.keys()} of another owner's, too")
 
 
 class Kept(Judge):

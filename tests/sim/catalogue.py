@@ -12,13 +12,13 @@ from tests.sim.pacing import Pacing
 from tests.sim.plots import Plot
 from tests.sim.queues import Queues
 from tests.sim.recover import Recover
+from tests.sim.schedulers import Schedulers
 from tests.sim.story import Fate, Typed
-from tests.sim.turners import Turners
 
 PLOTS: dict[str, type[Plot]] = {
     **plots.PLOTS,
     "guard": Guards,
-    "turn": Turners,
+    "turn": Schedulers,
     "jobs": Jobs,
     "queue": Queues,
     "recover": Recover,

@@ -39,8 +39,8 @@ def simulated(loop: SimLoop, seed: str) -> Iterator[None]:
     def sleep(seconds: float) -> None:
         """One process stands still; as nothing runs beside it here, all do."""
         loop.now += seconds
-        loop.stood += seconds
-        loop.stood_at = loop.now
+        loop.paused += seconds
+        loop.stalled_at = loop.now
 
     new = {
         (time, "monotonic"): loop.time,

@@ -30,7 +30,7 @@ class SimDevice:
         """The circuit that somebody else has on it."""
         return labels(self.driver, FOREIGN, FOREIGN)
 
-    def told(self, settle_s: float, boot_s: float) -> Mapping[str, Any]:
+    def reported(self, settle_s: float, boot_s: float) -> Mapping[str, Any]:
         """What its emulator is told."""
         more = {"row_delay_s": 0.0, "bulk_settle_s": settle_s} if self.driver == "calient-tl1" else {}
         return {"settle_s": settle_s, "boot_s": boot_s, "size": "16x16", **more}
@@ -49,4 +49,4 @@ class SimDevice:
 
     def shown(self, now: float) -> list[frozenset[Circuit]]:
         """What it may show now: its mirrors as commanded, or those that have come to rest."""
-        return [frozenset(self.held()), self.plant.glass(now)]
+        return [frozenset(self.held()), self.plant.light(now)]

@@ -24,7 +24,7 @@ STORM_S = 46.0
 """Fates go on until then (s), also when nobody types any more."""
 HOLD_S = 330.0
 """Light that was spliced is used again after this time (s): `LONGEST_HOLD_S`, and a look."""
-WAYS = ("both", "both", "to the switch", "from the switch")
+DIRECTIONS = ("both", "both", "to the switch", "from the switch")
 """Which fibres of a cable break."""
 DONE = ("watching", "on again", "rerouted", "restored")
 """What a guard says when it is in line again with what it sees."""
@@ -37,14 +37,14 @@ class Watch:
     owner: str
     stay: bool
     budget: Budget | None = None
-    said: list[Mapping[str, Any]] = field(default_factory=list)
+    reported: list[Mapping[str, Any]] = field(default_factory=list)
     task: asyncio.Task[Any] | None = None
 
     @property
     def excuse(self) -> str:
         """Why it could not do what it wanted, if that was the last of what became of it."""
-        last = next((one for one in reversed(self.said) if one["event"] in (*DONE, "failed")), None)
-        return str(last["words"]) if last is not None and last["event"] == "failed" else ""
+        last = next((one for one in reversed(self.reported) if one["event"] in (*DONE, "failed")), None)
+        return str(last["message"]) if last is not None and last["event"] == "failed" else ""
 
 
 class GuardedWorld(World):
@@ -52,8 +52,8 @@ class GuardedWorld(World):
 
     endless = ("guard",)
 
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
+    def __init__(self, *argv: Any) -> None:
+        super().__init__(*argv)
         self.damped = True
         """Whether fibres that were spliced may yet have to stay lit for a while before they are used."""
         self.cut: dict[str, str] = {}
@@ -74,18 +74,18 @@ class GuardedWorld(World):
         if self.cut.get(port) in ("both", "from the switch"):
             return False
         leaves = self.cables[port].leaves
-        for into, out in self.glass[leaves.device]:
+        for into, out in self.light[leaves.device]:
             if out == leaves.label:
                 sender = self.packets.into.get((leaves.device, into), "")
                 return super().lit(port) and self.cut.get(sender) not in ("both", "to the switch")
         return False
 
-    def breaks(self, port: str, way: str) -> None:
-        """A fibre of a port breaks; way: empty if it is spliced."""
-        self.loop.note(f"fibre of {port}: {way or 'spliced'}")
+    def breaks(self, port: str, direction: str) -> None:
+        """A fibre of a port breaks; direction: empty if it is spliced."""
+        self.loop.note(f"fibre of {port}: {direction or 'spliced'}")
         self.cut.pop(port, None)
-        if way:
-            self.cut[port] = way
+        if direction:
+            self.cut[port] = direction
         self._lights()
 
     # ---- guards
@@ -102,14 +102,14 @@ class GuardedWorld(World):
 
         async def work(command: Any) -> Any:
             watch.task = asyncio.current_task()
-            return await guard(command, notify=partial(self._said, actor, watch), options=options)
+            return await guard(command, notify=partial(self._reported, actor, watch), options=options)
 
         work.__name__ = "guard"
         self.loop.start(self.loop.sea, self.command(actor, work)).add_done_callback(self._over)
 
-    def _said(self, actor: Actor, watch: Watch, event: Mapping[str, Any]) -> None:
-        watch.said.append(event)
-        self.loop.note(f"{actor} says {event['event']}: {event['words']}")
+    def _reported(self, actor: Actor, watch: Watch, event: Mapping[str, Any]) -> None:
+        watch.reported.append(event)
+        self.loop.note(f"{actor} says {event['event']}: {event['message']}")
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -124,10 +124,10 @@ class GuardedWorld(World):
 
     async def stopped(self, command: Any) -> None:
         """As `Kind.stop`, which waits in a thread. Raises: TestbedError - it does not end."""
-        there = GUARD.running(command.settings, self.slice(command.settings.owner))
-        if there is None:
+        other = GUARD.running(command.settings, self.tenancy(command.settings.owner))
+        if other is None:
             return
-        actor = self.desk.processes[there.pid]
+        actor = self.desk.processes[other.pid]
         self.stop(actor)
         give_up = self.loop.now + STOP_S
         while not actor.dead:
@@ -149,7 +149,7 @@ class Dark(Judge):
         for actor in self.world.alive():
             watch = self.world.guards[actor]
             query = "SELECT plan_text, generation FROM current WHERE lab=?"
-            row = self.world.reader.execute(query, (self.world.slice(watch.owner),)).fetchone()
+            row = self.world.reader.execute(query, (self.world.tenancy(watch.owner),)).fetchone()
             if row is not None and not watch.excuse:
                 self.plan(f"{when}: {actor}", watch, json.loads(row["plan_text"]), row["generation"])
 
@@ -164,11 +164,11 @@ class Dark(Judge):
             groups = [group for group in groups if group not in joined] + [ends.union(*joined)]
         for one, other in (pair for group in groups for each in combinations(sorted(group), 2) for pair in (each, each[::-1])):
             for address in packets.addresses(other):
-                if packets.way(one, address) is None:
+                if packets.path(one, address) is None:
                     self.broken(f"{when}: {one} does not reach {other}, and light does; of {links} lit are {lit}")
         if len(lit) < len(links):
             return
-        state = GUARD.read(GUARD.path(self.world.settings(watch.owner), self.world.slice(watch.owner)))
+        state = GUARD.read(GUARD.path(self.world.settings(watch.owner), self.world.tenancy(watch.owner)))
         if state is None or state.around:
             self.broken(f"{when}: all is lit, and it is {state}")
         for name in sorted({end.partition(":")[0] for link in links for end in link}):
@@ -184,11 +184,11 @@ class OneGuard(Judge):
 
     def rest(self, when: str) -> None:
         for owner in OWNERS:
-            there = GUARD.running(self.world.settings(owner), self.world.slice(owner))
+            place = GUARD.running(self.world.settings(owner), self.world.tenancy(owner))
             alive = self.world.alive(owner)
-            if len(alive) > 1 or (there is not None) is not bool(alive):
-                self.broken(f"{when}: of {owner}: {alive} live, and there is said to be {there}")
-            up = self.world.reader.execute("SELECT 1 FROM current WHERE lab=?", (self.world.slice(owner),)).fetchone()
+            if len(alive) > 1 or (place is not None) is not bool(alive):
+                self.broken(f"{when}: of {owner}: {alive} live, and there is said to be {place}")
+            up = self.world.reader.execute("SELECT 1 FROM current WHERE lab=?", (self.world.tenancy(owner),)).fetchone()
             if up is None and any(not self.world.guards[actor].stay for actor in alive):
                 self.broken(f"{when}: {alive[0]} goes on, and no plan of {owner} is up")
 
@@ -198,7 +198,7 @@ class Guards(Plot):
 
     world_of = GuardedWorld
     world: GuardedWorld
-    words = ("up", "guard", "down")
+    message = ("up", "guard", "down")
     launches = False
     """Whether `up` launches jobs."""
     judges = (Dark, OneGuard)
@@ -255,7 +255,7 @@ class Guards(Plot):
         used = sorted({end for one in self.typed if one.word == "up" for link in one.links for end in link})
         match fate.kind:
             case "fibre":
-                world.breaks(draw.choice(used or [port]), draw.choice(WAYS))
+                world.breaks(draw.choice(used or [port]), draw.choice(DIRECTIONS))
             case "splice" if world.cut:
                 world.breaks(draw.choice(sorted(world.cut)), "")
             case "guard" if alive := world.alive():
@@ -292,10 +292,10 @@ class Guards(Plot):
             world.broken(f"{left} do not end")
         world.rest("after all")
 
-    async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
         if verb is verbs.down and self.draw.random() < 0.5:
             verb = self.down
-        came = await super().now(owner, verb, *words, may=may)
+        came = await super().now(owner, verb, *argv, may=may)
         await self.quiet(15.0)  # a guard sees another plan within a second, and looks at it
         return came
 

@@ -123,8 +123,8 @@ class Machine:
 
     def started(self, argv: list[str], env: Mapping[str, str], **_: Any) -> Any:
         """As `subprocess.Popen`, of the shell around a rank."""
-        words = argv[4:]
-        program = programs().start(env[JOB_MARK], argv[3], env, words)
+        text = argv[4:]
+        program = programs().start(env[JOB_MARK], argv[3], env, text)
         return SimpleNamespace(pid=program.pid, wait=lambda: 0)
 
     def start_time(self, pid: int) -> int | None:
@@ -142,7 +142,7 @@ class Machine:
             if program.where == where and program.alive:
                 program.ends(None)
 
-    def job_door(self, where: str, name: str, what: str) -> tuple[Listener, int]:
+    def job_socket(self, where: str, name: str, what: str) -> tuple[Listener, int]:
         return Listener(), 0
 
     def clean(self, where: str, used: Collection[str]) -> None: ...
@@ -153,9 +153,9 @@ class Machine:
             return True
         raise Holds(key, within_s)
 
-    def print(self, words: str, **_: Any) -> None:
+    def print(self, text: str, **_: Any) -> None:
         """What a rank says of itself: its log."""
-        ACTOR.get().loop.note(words)
+        ACTOR.get().loop.note(text)
 
     def jobs_file(self, path: str, size: int) -> bytes:
         """As `basics.jobs_file`: what a rank has written to the memory that it shares with its host. Raises: OSError - nothing."""
@@ -192,7 +192,7 @@ class Caller:
         self.answers.append(json.dumps(message))
         self.agent.sim.loop.call_soon(self.next, context=self.agent.context)
 
-    def hang_up(self, words: str) -> None:
+    def hang_up(self, text: str) -> None:
         """All is answered, or the agent is gone."""
         if self in self.agent.peers:
             self.agent.peers.remove(self)
@@ -208,9 +208,9 @@ class JobAnsible(SimAnsible):
             return await super()._play(playbook, names, variables)
         done, task = Play(), playbook.partition(".")[0].partition("_")[0]
         await asyncio.sleep(self.rng.uniform(0.3, 1.5))
-        for name, said in zip(names, await asyncio.gather(*(self._calls(name, variables) for name in names)), strict=True):
-            if said:
-                done.said[name] = {task: said}
+        for name, reported in zip(names, await asyncio.gather(*(self._calls(name, variables) for name in names)), strict=True):
+            if reported:
+                done.reported[name] = {task: reported}
             else:
                 done.failed[name] = Unreachable(f"{name}: {task}: no answer, or its agent does not run")
         return done
@@ -236,8 +236,8 @@ class JobWorld(World):
     step_s = STEP_S
     """How long an iteration of a job computes (s), from and to."""
 
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
+    def __init__(self, *argv: Any) -> None:
+        super().__init__(*argv)
         self.machine = Machine(disk)
         self.stores: dict[str, Rendezvous] = defaultdict(lambda: Rendezvous(self.loop))
         self.programs: dict[str, Programs] = {}

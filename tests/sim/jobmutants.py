@@ -7,7 +7,7 @@ from tests.sim.mutant import Mutant
 JOBS, ONLAB = "orchestrator/jobs/jobs.py", "orchestrator/queue/onlab.py"
 QUEUE = "orchestrator/store/queue.py"
 RECOVER, POLICY = "orchestrator/services/guard/recover.py", "orchestrator/services/guard/policy.py"
-TURNING = "extensions/adapt/turning.py"
+CHANGES_RINGS = "extensions/adapt/region_change.py"
 PACE, COORDINATE = "workloads/host/pace.py", "extensions/pacing/coordinator.py"
 
 OF_JOBS = (
@@ -26,7 +26,7 @@ OF_JOBS = (
     Mutant(
         "pause-without-end",
         "whatever dies, nobody is left paused: a pause ends with its lease",
-        (("workloads/collectives/turns.py", "            elif left_s <= 0:\n", "            elif left_s <= -1e6:\n"),),
+        (("workloads/collectives/ring_changes.py", "            elif left_s <= 0:\n", "            elif left_s <= -1e6:\n"),),
         plot="jobs",
     ),
     Mutant(
@@ -34,8 +34,8 @@ OF_JOBS = (
         "a job's record says that a turn of its ranks may have come about",
         (
             (
-                "orchestrator/change/turn.py",
-                "            self._record(replace(self.record.spec, turning=self.attempt.move))",
+                "orchestrator/change/ring_change.py",
+                "            self._record(replace(self.record.spec, changing=self.attempt.move))",
                 "            self._record(self.record.spec)",
             ),
         ),
@@ -120,7 +120,7 @@ OF_JOBS = (
     Mutant(
         "turn-unconfirmed",
         "hosts keep the routes of a turn that was done",
-        ((TURNING, "        await hosts.routes.confirm(self.generation, sorted(self.wanted))\n", ""),),
+        ((CHANGES_RINGS, "        await hosts.routes.confirm(self.generation, sorted(self.wanted))\n", ""),),
         plot="adapt",
     ),
     Mutant(

@@ -23,7 +23,7 @@ BOUNDARY_S = 3.0
 PAUSES_S = (2.0, 40.0)
 """Of `job pause --for`, from and to."""
 MODES = (None, None, None, "live", "restart", "keep")
-WORDS = ("job pause", "job resume", "job stop", "job launch", "job status")
+TEXTS = ("job pause", "job resume", "job stop", "job launch", "job status")
 
 
 def owner_of(world: JobWorld, name: str) -> str:
@@ -38,37 +38,37 @@ class Left(Judge):
     world: JobWorld
 
     def rest(self, when: str) -> None:
-        latest = {owner: self.world.store.latest_job(self.world.slice(owner)) for owner in self.world.owners}
+        latest = {owner: self.world.store.latest_job(self.world.tenancy(owner)) for owner in self.world.owners}
         for rank in self.world.ranks():
             record = latest.get(owner_of(self.world, rank.name))
             if record is None or rank.name != record.spec.on_hosts:
                 self.broken(f"{when}: {rank} runs, and the latest job is {record and record.spec.on_hosts}")
-            if rank.turns is None or rank.store is None:
+            if rank.ring_changes is None or rank.store is None:
                 continue
-            if rank.turns.state:
-                self.broken(f"{when}: {rank} is {rank.turns.state}")
+            if rank.ring_changes.state:
+                self.broken(f"{when}: {rank} is {rank.ring_changes.state}")
             peers = rank.store.ranks.values()
             if rank.beaten_s < self.world.loop.now - 10 * BOUNDARY_S and all(one.alive and one.connected for one in peers):
                 self.broken(f"{when}: {rank} stands still after iteration {rank.iteration} since {rank.beaten_s:.1f}")
 
 
-class Turned(Judge):
+class RingsChanged(Judge):
     """All ranks of a job use the same rings, and those of its record, unless that says that a turn may have come about."""
 
     world: JobWorld
 
     def rest(self, when: str) -> None:
         for owner in self.world.owners:
-            record = self.world.store.latest_job(self.world.slice(owner))
+            record = self.world.store.latest_job(self.world.tenancy(owner))
             if record is None or record.ended is not None:
                 continue
-            ranks = [rank for rank in self.world.ranks() if rank.name == record.spec.on_hosts and rank.turns is not None]
+            ranks = [rank for rank in self.world.ranks() if rank.name == record.spec.on_hosts and rank.ring_changes is not None]
             rings = tuple(tuple(ring) for ring in layout(record.spec.wanted, self.world.lab)["rings"])
-            if len(used := {rank.rings for rank in ranks}) > 1 or (used and not record.spec.turning and used != {rings}):
+            if len(used := {rank.rings for rank in ranks}) > 1 or (used and not record.spec.changing and used != {rings}):
                 self.broken(f"{when}: {record.spec.on_hosts} has {rings}, and its ranks use {used}")
 
 
-class Said(Judge):
+class Reported(Judge):
     """What a command says of a job was so at one moment of its time; after `down` no rank of its owner's runs."""
 
     world: JobWorld
@@ -93,13 +93,13 @@ class Said(Judge):
         tables = self.world.programs.values()
         ranks = [rank for table in tables for rank in table.started if rank.name.partition(".")[2] == status.run]
         went_on = [rank for rank in ranks if rank.ended_s >= self.began[actor]]
-        words = f"{actor} says that {status.name} of {status.run} is {status.state}, and {ranks} ended {[r.ended_s for r in ranks]}"
+        text = f"{actor} says that {status.name} of {status.run} is {status.state}, and {ranks} ended {[r.ended_s for r in ranks]}"
         if status.state == "running" and (len(ranks) < status.ranks or len(went_on) < len(ranks)):
-            self.broken(words)
+            self.broken(text)
         if status.state in ("stopped", "finished") and any(rank.alive for rank in ranks):
-            self.broken(words)
+            self.broken(text)
         if status.state == "finished" and any(rank.code != 0 for rank in ranks):
-            self.broken(f"{words} with {[rank.code for rank in ranks]}")
+            self.broken(f"{text} with {[rank.code for rank in ranks]}")
 
 
 class OthersRanks(Judge):
@@ -134,8 +134,8 @@ class Jobs(Plot):
 
     world_of = SlowJobWorld
     world: JobWorld
-    words = ("up", *WORDS)
-    judges = (Left, Turned, Said, OthersRanks)
+    message = ("up", *TEXTS)
+    judges = (Left, RingsChanged, Reported, OthersRanks)
     plan: ClassVar = {"transition": {"boundary_s": BOUNDARY_S}}
     lost_first = 0.4
     """How often a rank is lost just before a `down` in peace."""
@@ -147,7 +147,7 @@ class Jobs(Plot):
             first = 1 if one.shell[0] == OWNERS[0] else 3
             links = tuple((f"gpu{first:02d}:p{port}", f"gpu{first + 1:02d}:p{port}") for port in (1, 2))
         if one.shell[1]:
-            word = draw.choice((*WORDS, "job pause", "job pause", "job resume", one.word))
+            word = draw.choice((*TEXTS, "job pause", "job pause", "job resume", one.word))
             return replace(one, word=word, links=links, after_s=draw.uniform(3.0, 12.0), wait_s=draw.choice((0.0, 30.0)))
         word = draw.choice(("up", "up", "up", "up", one.word))
         doom = ("point", draw.randint(40, 150)) if one.doom[1] and draw.random() < 0.7 else ("", 0)
@@ -206,7 +206,7 @@ class Jobs(Plot):
         for owner in OWNERS:
             await self.now(owner, verbs.job_status, may=(Missing,))
 
-    async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
         mine = [rank for rank in self.world.ranks() if owner_of(self.world, rank.name) == owner]
         if (
             verb is verbs.down and mine and self.draw.random() < self.lost_first
@@ -214,15 +214,15 @@ class Jobs(Plot):
             self.draw.choice(sorted(mine, key=lambda rank: rank.pid)).ends(KILLED)
         if verb is verbs.resume:  # of an `up --job live`: another training may have been launched meanwhile
             may = (*may, Infeasible)
-        came = await super().now(owner, verb, *words, may=(*may, HandsNeeded))
-        if isinstance(came, HandsNeeded) and not (self.dark(owner) and all(words.startswith("job: ") for words in came.left)):
+        came = await super().now(owner, verb, *argv, may=(*may, HandsNeeded))
+        if isinstance(came, HandsNeeded) and not (self.dark(owner) and all(text.startswith("job: ") for text in came.left)):
             raise Violation(f"in peace {verb.__name__} of {owner} came to {came}: {came.left}")
         return came
 
     def dark(self, owner: str) -> bool:
         """Whether light of an owner's plan was lost: a job cannot start on half of its links, though all is as it was before."""
         world = self.world
-        row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
+        row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.tenancy(owner),)).fetchone()
         return row is not None and any(
             pairs - world.devices[device].held() for device, pairs in world.wanted(world.links_of(row)).items()
         )

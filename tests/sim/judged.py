@@ -14,7 +14,7 @@ from tests.sim.seams import StandIns, full
 
 Judge = Any
 """Of `tests.sim.judges`, which builds on the world."""
-TOLD = ("committed", "sends", "obeyed", "struck", "begins", "ended", "launched", "resumes", "waited")
+SHOWN = ("committed", "sends", "obeyed", "struck", "begins", "ended", "launched", "resumes", "waited")
 
 
 class Violation(AssertionError):
@@ -27,7 +27,7 @@ class Judged(StandIns, Hooks):
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
         self.judges: Sequence[Judge] = ()
-        self.told: dict[str, list[Callable[..., None]]] = defaultdict(list)
+        self.shown: dict[str, list[Callable[..., None]]] = defaultdict(list)
         self.touched: Set[str] = frozenset()
         """Tables of the store that the last commit has written to."""
         self.bad = ""
@@ -36,14 +36,14 @@ class Judged(StandIns, Hooks):
     def appoint(self, judges: Sequence[Judge]) -> None:
         """Have them judge from now on."""
         self.judges = judges
-        self.told = {hook: self._of(hook) for hook in TOLD}
+        self.shown = {hook: self._of(hook) for hook in SHOWN}
         self.loop.watch = self._watchers
 
-    def broken(self, words: str) -> None:
+    def broken(self, message: str) -> None:
         """Note what was broken: raised by the loop, not inside the process that did it, which would only roll back."""
         if not self.bad:
-            self.bad = words
-            self.loop.failure = Violation(words)
+            self.bad = message
+            self.loop.failure = Violation(message)
 
     def _of(self, hook: str) -> list[Callable[..., None]]:
         """The judges that have this method, without those that only inherit it from `Judge`."""
@@ -54,13 +54,13 @@ class Judged(StandIns, Hooks):
         return tuple(stepped for stepped in self._of("stepped") if stepped.__self__.watches(actor))  # type: ignore[attr-defined]
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
-        for tell in self.told["obeyed"]:
-            tell(host, op, request)
+        for notify in self.shown["obeyed"]:
+            notify(host, op, request)
 
     def struck(self) -> None:
         """Something has gone wrong by itself, just now."""
-        for tell in self.told["struck"]:
-            tell()
+        for notify in self.shown["struck"]:
+            notify()
 
     def rest(self, when: str) -> None:
         """Nothing runs and no fault is left: everything must be as the program says. Raises: Violation."""
@@ -104,8 +104,8 @@ class Judged(StandIns, Hooks):
 
     def committed(self, store: Any, tables: Set[str]) -> None:
         actor, self.touched = ACTOR.get(self.loop.sea), tables
-        for tell in self.told["committed"]:
-            tell(actor)
+        for notify in self.shown["committed"]:
+            notify(actor)
         point("after commit")
 
     def claimed(self, claim: Any) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
-from tests.sim.lab import OWNERS, Circuit, World, words
+from tests.sim.lab import OWNERS, Circuit, World, text
 from tests.sim.loop import Actor
 from tests.sim.seams import locks_of
 
@@ -30,9 +30,9 @@ class Judge:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def broken(self, words: str) -> None:
+    def broken(self, message: str) -> None:
         """A promise was broken."""
-        self.world.broken(f"{type(self).__name__}: {words}")
+        self.world.broken(f"{type(self).__name__}: {message}")
 
     def watches(self, actor: Actor) -> bool:
         """Whether `stepped` is to be called for this process; asked once."""
@@ -103,19 +103,19 @@ class NoCollision(Judge):
         held, was = self.world.devices[name].held(), self.held[name]
         self.held[name] = held
         foreign = {self.world.devices[name].foreign}
-        new, gone = held - was - foreign, was - held - foreign
-        if not new and not gone:
+        new, ended = held - was - foreign, was - held - foreign
+        if not new and not ended:
             return
         own = {owner: self.world.owned(owner)[name] for owner in self.world.owners}
         if lost := new.difference(*own.values()):
             self.broken(f"S12: {name}: {lost} comes, and nobody owns it")
         now = self.world.loop.now
-        if gone and self.world.disturbed.get(name, -math.inf) < now - LATE_S:
+        if ended and self.world.disturbed.get(name, -math.inf) < now - LATE_S:
             self.wrote = [wrote for wrote in self.wrote if wrote[0] > now - LATE_S]
             did = {owner for _, device, owner in self.wrote if device == name}
             for owner, his in own.items():
-                if gone & his and did and not any(self.world.acts_for(who, owner) for who in did):
-                    self.broken(f"S2: {name}: {did} took {gone & his} of {owner}")
+                if ended & his and did and not any(self.world.acts_for(who, owner) for who in did):
+                    self.broken(f"S2: {name}: {did} took {ended & his} of {owner}")
 
     def sends(self, actor: Actor, device: str, line: str, writes: bool) -> None:
         if writes:
@@ -153,14 +153,14 @@ class Journal(Judge):
             " AND steps.kind='device' AND steps.subject=? AND steps.state='doing'"
         )
         self.world.loop.note(f"{actor} -> {device} {line}")
-        if actor in self.world.turning:
+        if actor in self.world.changing:
             return
         if self.world.reader.execute(query, (actor.pid, device)).fetchone() is None:
             self.broken(f"S4: {actor} sends {line!r} to {device}, and no step of it is in the journal")
-        words = re.sub(r":\d+:", "::", line)  # without the tag
-        if self.world.drivers[device] in UNTAGGED and words in sent:
+        message = re.sub(r":\d+:", "::", line)  # without the tag
+        if self.world.drivers[device] in UNTAGGED and message in sent:
             self.broken(f"S5: {actor} sends {line!r} to {device} again without having read its map")
-        sent.add(words)
+        sent.add(message)
 
 
 class Fencing(Judge):
@@ -287,17 +287,17 @@ class Outcome(Judge):
         device, intent = step["subject"], json.loads(step["intent"])
         if step["error"] or not self.calm(device, began):
             return
-        held = words(self.world.devices[device].held())
+        held = text(self.world.devices[device].held())
         if (lost := set(intent["add"]) - held) or (still := set(intent["remove"]) & held):
             self.broken(f"S4: {step['run']} has a step of {device} done, and {lost or still} is not so")
 
     def ok(self, run: Any, began: float) -> None:
         world, owner = self.world, run["owner"]
-        row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
+        row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.tenancy(owner),)).fetchone()
         links = world.links_of(row) if row else []
         if run["verb"] == "rollback" and world.any_slot(row):
             return  # to a slot in which a turner died: `status` tells of it
-        goal, own, words = world.wanted(links), world.owned(owner), f"{run['id']} ({run['verb']} of {owner}) is ok"
+        goal, own, message = world.wanted(links), world.owned(owner), f"{run['id']} ({run['verb']} of {owner}) is ok"
         for device in world.servers:
             held = own[device] & world.devices[device].held()
             wanted = goal[device]
@@ -305,15 +305,15 @@ class Outcome(Judge):
                 before = {tuple(one[:4]) for one in json.loads(run["target"])["settings"].get(device, ())}
                 wanted = before if before < wanted else wanted
             if self.calm(device, began) and (held != wanted or own[device] - held - self.of_living(run, device)):
-                self.broken(f"{words}: {device}: wanted {goal[device]}, {own[device]} owned, {held} there")
+                self.broken(f"{message}: {device}: wanted {goal[device]}, {own[device]} owned, {held} there")
         for name in sorted({end.partition(":")[0] for link in links for end in link}):
             host = world.hosts[name]
             if host.agent is None or not self.calm(name, began):
                 continue
             found = host.agent.generations
             selected = [found.table(row["generation"])]
-            waits = "SELECT 1 FROM awaited WHERE slice=? AND generation=? AND state='pending'"
-            pending = found.pending and not world.reader.execute(waits, (world.slice(owner), row["generation"])).fetchone()
+            waits = "SELECT 1 FROM awaited WHERE tenancy=? AND generation=? AND state='pending'"
+            pending = found.pending and not world.reader.execute(waits, (world.tenancy(owner), row["generation"])).fetchone()
             if found.active != row["generation"] or pending or host.kernel.selected() != selected:
                 self.broken(
                     f"{run['id']} ({run['verb']} of {owner}) is ok, generation {row['generation']}: {name}: {found.summary()}"
@@ -325,7 +325,7 @@ class Outcome(Judge):
             "SELECT ingress, egress, low_mhz, high_mhz, runs.pid FROM held JOIN runs ON runs.id=held.run"
             " WHERE held.lab=? AND device=? AND runs.id<>? AND runs.exit_code IS NULL"
         )
-        rows = self.world.reader.execute(query, (self.world.slice(run["owner"]), device, run["id"])).fetchall()
+        rows = self.world.reader.execute(query, (self.world.tenancy(run["owner"]), device, run["id"])).fetchall()
         alive = {pid for pid, actor in self.world.desk.processes.items() if not actor.dead}
         return {(*row[:4],) if row["high_mhz"] else (*row[:2],) for row in rows if row["pid"] in alive}
 

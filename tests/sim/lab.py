@@ -34,7 +34,7 @@ from tests.sim.seams import (
     facts,
     key_of,
     load_lab,
-    slice_of,
+    tenancy_of,
 )
 
 SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.02, 1.0, 0.6, 1.0, 0.6
@@ -83,7 +83,7 @@ class World(Judged):
     """Verbs that go on until they are stopped."""
     owners: Collection[str] = OWNERS
     """Who may own light."""
-    turning: Collection[Actor] = ()
+    changing: Collection[Actor] = ()
     """Processes whose effects are steps of the journal together, a minute of them each."""
 
     def __init__(self, loop: SimLoop, seed: str, folder: Path) -> None:
@@ -97,7 +97,7 @@ class World(Judged):
         self.switches: dict[str, Actor] = {}
         self.devices_by_port: dict[int, str] = {}
         self.hosts: dict[str, SimHost] = {}
-        self.glass: dict[str, frozenset[Any]] = {}
+        self.light: dict[str, frozenset[Any]] = {}
         self.disturbed: dict[str, float] = {}
         """When a device or host last lost something by itself."""
         self.calm_since = math.inf
@@ -112,10 +112,12 @@ class World(Judged):
     async def start(self, judges: list[Callable[[World], Judge]]) -> None:
         for name, driver in self.drivers.items():
             self.devices[name] = device = self.kinds.get(driver, SimDevice)(name, driver)
-            device.plant, dialect = device_from_config(name, driver, device.told(SETTLE_S, BOOT_S))
-            self.servers[name] = device.server = server = DeviceServer(name, dialect, device.plant, on_glass=self._on_glass)
+            device.plant, dialect = device_from_config(name, driver, device.reported(SETTLE_S, BOOT_S))
+            self.servers[name] = device.server = server = DeviceServer(
+                name, dialect, device.plant, on_light_change=self._light_changed
+            )
             self.switches[name] = self.loop.actor(name, self.loop.sea.machine)
-            self.glass[name] = frozenset()
+            self.light[name] = frozenset()
             device.make()
             await self.loop.start(self.switches[name], server.start())
             self.devices_by_port[server.port] = name
@@ -169,15 +171,15 @@ class World(Judged):
             writes = self.servers[device].dialect.writes.search
             for line in self.devices[device].lines(data.decode("latin-1")):
                 if line.strip():
-                    for tell in self.told["sends"]:
-                        tell(actor, device, line, bool(writes(line)))
+                    for notify in self.shown["sends"]:
+                        notify(actor, device, line, bool(writes(line)))
         point(f"before {device}")
         return partial(point, f"after {device}")
 
     # ---- light
 
-    def _on_glass(self, device: str, lit: Any, now: float) -> None:
-        self.glass[device] = lit
+    def _light_changed(self, device: str, lit: Any, now: float) -> None:
+        self.light[device] = lit
         if self.hosts:
             self._lights()
 
@@ -195,7 +197,7 @@ class World(Judged):
         """Whether light of a host that has power leaves the lab towards this port."""
         leaves = self.cables[port].leaves
         source = next(
-            (self.sources.get((leaves.device, into)) for into, out in self.glass[leaves.device] if out == leaves.label), None
+            (self.sources.get((leaves.device, into)) for into, out in self.light[leaves.device] if out == leaves.label), None
         )
         return source is not None and source.power
 
@@ -223,9 +225,9 @@ class World(Judged):
             )
         return self._settings[owner, wait_s]
 
-    def slice(self, owner: str) -> str:
+    def tenancy(self, owner: str) -> str:
         if owner not in self._slices:
-            self._slices[owner] = slice_of(self.lab, self.settings(owner))
+            self._slices[owner] = tenancy_of(self.lab, self.settings(owner))
         return self._slices[owner]
 
     @property
@@ -242,7 +244,7 @@ class World(Judged):
         actor.owner = owner  # type: ignore[attr-defined]
         return actor
 
-    async def command(self, actor: Actor, verb: Any, *words: Any, wait_s: float = 0.0, **more: Any) -> Any:
+    async def command(self, actor: Actor, verb: Any, *argv: Any, wait_s: float = 0.0, **more: Any) -> Any:
         """Run a verb as this process. Returns what it returned or raised; "killed" if it was."""
         done: asyncio.Future[Any] = self.loop.create_future()
         actor.on_death.append(lambda: None if done.done() else done.set_result("killed"))
@@ -254,7 +256,7 @@ class World(Judged):
             if opened.read("PRAGMA synchronous")[0][0] != 2:
                 self.broken("the store does not sync every commit: a power loss would take some back")
             with opened:
-                return await verb(Command(Silent(), opened, self.settings(owner, wait_s)), *words, **more)
+                return await verb(Command(Silent(), opened, self.settings(owner, wait_s)), *argv, **more)
 
         def ended(task: asyncio.Task[Any]) -> None:
             came = "cancelled" if task.cancelled() else task.exception() or task.result()
@@ -263,8 +265,8 @@ class World(Judged):
                 done.set_result(came)
 
         self.loop.note(f"START {actor}")
-        for tell in self.told["begins"]:
-            tell(actor, verb.__name__)
+        for notify in self.shown["begins"]:
+            notify(actor, verb.__name__)
         task = self.loop.start(actor, life())
         task.add_done_callback(ended, context=self.loop.context(actor))
         came = await done
@@ -276,10 +278,10 @@ class World(Judged):
             raise came
         end = came if isinstance(came, str) else type(came).__name__ if isinstance(came, BaseException) else "success"
         self.ends[f"{verb.__name__} {end}"] += 1
-        said = str(came).replace(str(self.folder), "") if isinstance(came, BaseException) else ""
-        self.loop.note(f"END {actor} {end} {said}")
-        for tell in self.told["ended"]:
-            tell(actor, verb.__name__, came)
+        output = str(came).replace(str(self.folder), "") if isinstance(came, BaseException) else ""
+        self.loop.note(f"END {actor} {end} {output}")
+        for notify in self.shown["ended"]:
+            notify(actor, verb.__name__, came)
         return came
 
     def exit(self, actor: Actor) -> None:
@@ -293,7 +295,7 @@ class World(Judged):
         """The circuits that the store says an owner has."""
         found: dict[str, set[Circuit]] = {name: set() for name in self.servers}
         query = "SELECT device, ingress, egress, low_mhz, high_mhz FROM held WHERE lab=?"
-        for device, *ports, low_mhz, high_mhz in self.reader.execute(query, (self.slice(owner),)):
+        for device, *ports, low_mhz, high_mhz in self.reader.execute(query, (self.tenancy(owner),)):
             found[device].add((*ports, low_mhz, high_mhz) if high_mhz else tuple(ports))
         return found
 
@@ -306,6 +308,6 @@ class World(Judged):
         return found
 
 
-def words(circuits: Iterable[Circuit]) -> set[str]:
+def text(circuits: Iterable[Circuit]) -> set[str]:
     """Circuits of a device as the program shows them."""
     return {f"{a}->{b}" + ("@{:.4f}-{:.4f}THz".format(*(at / 1e6 for at in slot)) if slot else "") for a, b, *slot in circuits}

@@ -32,7 +32,7 @@ class Held:
         return "everything" in self.scope | other.scope or bool(self.scope & other.scope)
 
 
-def words_of(scope: str) -> frozenset[str]:
+def wire_text(scope: str) -> frozenset[str]:
     """Hosts, ports and owners of a scope, of whatever kind."""
     data = json.loads(scope)
     return frozenset(f"{kind} {one}" for kind, each in data.items() if isinstance(each, list) for one in each) | (
@@ -70,7 +70,7 @@ class LockModel(Judge):
     def held(self, row: Any) -> Held:
         scope = self.scopes.get(row["scope"])
         if scope is None:
-            scope = self.scopes[row["scope"]] = words_of(row["scope"])
+            scope = self.scopes[row["scope"]] = wire_text(row["scope"])
         return Held(
             row["id"], row["seq"], row["state"], row["pid"], row["process"], scope, row["kind"] == "reservation", row["owner"]
         )
@@ -94,10 +94,10 @@ class LockModel(Judge):
 
     def step(self, actor: Actor, was: Held | None, one: Held, live: list[Held]) -> None:
         """One lock from one commit to the next."""
-        words = f"{one.id} from {was.state if was else 'nothing'} to {one.state} by {actor}"
+        text = f"{one.id} from {was.state if was else 'nothing'} to {one.state} by {actor}"
         others = [other for other in live if other.id != one.id and other.state == "active" and other.meets(one)]
         if one.state == "active" and others:
-            self.broken(f"S11: {words}: {others[0].id} has part of it: {sorted(others[0].scope & one.scope)[:4]}")
+            self.broken(f"S11: {text}: {others[0].id} has part of it: {sorted(others[0].scope & one.scope)[:4]}")
         match was.state if was else "", one.state:
             case "", "active" | "waiting":
                 good = one.pid == actor.pid and (one.state == "waiting" or not self.blocked(one, live))
@@ -114,4 +114,4 @@ class LockModel(Judge):
             case _:
                 good = False
         if not good:
-            self.broken(words)
+            self.broken(text)

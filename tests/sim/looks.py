@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from tests.sim.judges import Judge
-from tests.sim.lab import World, words
+from tests.sim.lab import World, text
 from tests.sim.loop import Actor
 
 END_S = 1800.0
@@ -89,7 +89,7 @@ class Status(Judge):
         """The owner's plan and circuits as the store has them."""
         world = self.world
         query = "SELECT * FROM current WHERE lab=?"
-        row = world.reader.execute(query, (world.slice(look.owner),)).fetchone()
+        row = world.reader.execute(query, (world.tenancy(look.owner),)).fetchone()
         links = world.links_of(row) if row else []
         look.note("plan", "", (row["plan_name"], row["generation"], links) if row else ("", None, links))
         wanted, owned, moving = world.wanted(links), world.owned(look.owner), world.moving(look.owner)
@@ -102,8 +102,8 @@ class Status(Judge):
     def disturbed(self, look: Look) -> None:
         """Note what may fall silent from now on."""
         world = self.world
-        stood = world.loop.stood_at > look.began  # somebody waited for a file, and all stood still, as nobody would elsewhere
-        if look.actor.paused or world.net.slow or world.net.cut or stood:
+        paused = world.loop.stalled_at > look.began  # somebody waited for a file, and all stood still, as nobody would elsewhere
+        if look.actor.paused or world.net.slow or world.net.cut or paused:
             look.silent.update(world.servers, world.hosts)
         for name, server in world.servers.items():
             if world.switches[name].paused or server.dialect.down(world.loop.now) or server.list_faults():
@@ -125,35 +125,35 @@ class Status(Judge):
         if (came.plan, came.generation) not in [plan[:2] for plan in plans]:
             self.broken(f"of {look.owner}: plan {came.plan}, generation {came.generation}, and there was {plans}")
         for device in came.devices:
-            self.said_of_device(look, device)
+            self.shown_of_device(look, device)
         for host in came.hosts:
-            there = look.seen.get(("host", host.name), [])
+            place = look.seen.get(("host", host.name), [])
             silent = host.name in look.silent
-            if not silent if not host.committer else host.generation not in there:
-                self.broken(f"of {look.owner}: {host}, and there was {there}")
+            if not silent if not host.committer else host.generation not in place:
+                self.broken(f"of {look.owner}: {host}, and there was {place}")
         if len(plans) == 1:
-            self.said_of_routes(look, came)
+            self.shown_of_routes(look, came)
 
-    def said_of_device(self, look: Look, device: Any) -> None:
+    def shown_of_device(self, look: Look, device: Any) -> None:
         name = device.name
         if not device.ok:
             if name not in look.silent:
                 self.broken(f"of {look.owner}: {device}, and nothing was wrong with it")
             return
-        said = set(device.missing), set(device.foreign), device.ours
+        lines = set(device.missing), set(device.foreign), device.ours
         held, owned, wanted = (look.seen[part, name] for part in ("device", "owned", "wanted"))
         for h, o, w in product(held, owned, wanted):
-            if said == (words(w - h), words(h - o - w), len(h & o)):
+            if lines == (text(w - h), text(h - o - w), len(h & o)):
                 return
         self.broken(f"of {look.owner}: {device}, and there was {held}, owned {owned}, wanted {wanted}")
 
-    def said_of_routes(self, look: Look, came: Any) -> None:
+    def shown_of_routes(self, look: Look, came: Any) -> None:
         """A host that runs other routes than the plan's is told of."""
         _, generation, links = look.seen["plan", ""][0]
         for name in {end.partition(":")[0] for link in links for end in link}:
-            there = look.seen.get(("host", name), [])
-            if len(there) == 1 and there[0] != generation and name not in look.silent and not (came.drift or came.slots):
-                self.broken(f"of {look.owner}: {name} runs {there[0]}, not {generation}, and status is silent")
+            existing = look.seen.get(("host", name), [])
+            if len(existing) == 1 and existing[0] != generation and name not in look.silent and not (came.drift or came.slots):
+                self.broken(f"of {look.owner}: {name} runs {existing[0]}, not {generation}, and status is silent")
 
 
 class Ends(Judge):

@@ -131,8 +131,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: str, *, trace: bool = False) -> None:
         super().__init__()
         self.rng = random.Random(f"loop/{seed}")
-        self.now = self.stood = 0.0
-        self.stood_at = 0.0
+        self.now = self.paused = 0.0
+        self.stalled_at = 0.0
         """The time (s), how long a process stood still in a wait that is not asyncio's, and when last: all others did, too."""
         self.heap: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.runnable: list[Actor] = []
@@ -294,14 +294,14 @@ class SimLoop(asyncio.BaseEventLoop):
         finally:
             self.steps = steps
 
-    def note(self, words: str) -> None:
+    def note(self, text: str) -> None:
         """Add an event to the trace."""
-        self._log += words.encode()
+        self._log += text.encode()
         if len(self._log) > 1 << 16:
             self._hash.update(self._log)
             self._log.clear()
         if self.trace is not None:
-            self.trace.append(f"{self.now:11.6f} {words}")
+            self.trace.append(f"{self.now:11.6f} {text}")
 
     def digest(self) -> str:
         """The hash of the trace."""
@@ -327,9 +327,9 @@ class SimLoop(asyncio.BaseEventLoop):
         """A task of `actor`."""
         return self.create_task(work, context=self.context(actor))
 
-    def later(self, seconds: float, act: Callable[..., object], *words: Any) -> asyncio.TimerHandle:
+    def later(self, seconds: float, act: Callable[..., object], *argv: Any) -> asyncio.TimerHandle:
         """Have the world do something."""
-        return self.call_later(seconds, act, *words, context=self.context(self.sea))
+        return self.call_later(seconds, act, *argv, context=self.context(self.sea))
 
     def kill(self, actor: Actor) -> None:
         """SIGKILL: nothing of it runs any more, and the kernel closes what it had open."""

@@ -19,33 +19,33 @@ class Rendezvous:
     """The store. After the death of rank 0 every call raises RuntimeError."""
 
     def __init__(self, loop: Any) -> None:
-        self.loop, self.gone = loop, False
+        self.loop, self.ended = loop, False
         self.values: dict[str, str] = {}
         self.waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
         self.ranks: dict[int, Any] = {}
         self.kept: list[set[int]] = []
         """The checkpoints of the ranks that have some and are to go on from them."""
 
-    def _there(self) -> None:
-        if self.gone:
+    def _present(self) -> None:
+        if self.ended:
             raise RuntimeError("the store closed the connection")
 
     def check(self, keys: list[str]) -> bool:
-        self._there()
+        self._present()
         return all(key in self.values for key in keys)
 
     def get(self, key: str) -> bytes:
-        self._there()
+        self._present()
         return self.values[key].encode()
 
     def add(self, key: str, count: int) -> int:
-        self._there()
+        self._present()
         self.values[key] = str(int(self.values.get(key, "0")) + count)
         self._wake(key)
         return int(self.values[key])
 
     def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
-        self._there()
+        self._present()
         if self.values.get(key, "") == expected:
             self.values[key] = wanted
             self._wake(key)
@@ -64,7 +64,7 @@ class Rendezvous:
 
     def lost(self, rank: int) -> None:
         """The others notice that a rank is gone."""
-        self.gone = self.gone or rank == 0
+        self.ended = self.ended or rank == 0
         for program in self.ranks.values():
             program.lost = program.lost or f"connection closed by peer: rank {rank}"
         for key in list(self.waiting):

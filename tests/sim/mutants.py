@@ -15,7 +15,7 @@ LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/change/locking.py"
 SNAPSHOT, CONTEXT = "orchestrator/change/snapshot.py", "orchestrator/change/context.py"
 GENERATIONS, FENCE = "agent/routes/generations.py", "agent/fence.py"
 GUARD = "orchestrator/services/guard/guard.py"
-TURNER, TURN = "orchestrator/services/schedule/turner.py", "orchestrator/services/schedule/verb.py"
+SCHEDULER, RING_CHANGE = "orchestrator/services/schedule/scheduler.py", "orchestrator/services/schedule/verb.py"
 
 
 MUTANTS = {
@@ -37,7 +37,11 @@ MUTANTS = {
             "owner-after-effect",
             "light has an owner before it comes",
             (
-                (APPLY, "    context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))\n", ""),
+                (
+                    APPLY,
+                    "    context.store.own(context.tenancy, context.run.id, (s for c in wanted.values() for s in c.add))\n",
+                    "",
+                ),
                 (
                     APPLY,
                     "gather(*asked_all, return_exceptions=True)\n",
@@ -361,13 +365,13 @@ MUTANTS = {
         Mutant(
             "turner-without-lock",
             "a turner whose lock was taken moves no light any more",
-            ((TURNER, "        context.lock.check(context.run.id)", "        context.lock.check"),),
+            ((SCHEDULER, "        context.lock.check(context.run.id)", "        context.lock.check"),),
             plot="turn",
         ),
         Mutant(
             "slots-of-nobody",
             "the circuits of all slots have an owner before they turn",
-            ((TURN, "    store.own(context.slice, context.run.id, settings)\n", ""),),
+            ((RING_CHANGE, "    store.own(context.tenancy, context.run.id, settings)\n", ""),),
             plot="turn",
         ),
         Mutant(
@@ -375,7 +379,7 @@ MUTANTS = {
             "hosts stay confirmed in their slot once a turner has ended",
             (
                 (
-                    TURNER,
+                    SCHEDULER,
                     "            await self.watch.hosts.slots.stop("
                     "[h for h in self.hosts if h in self.watch.hosts.channels.attached()])\n",
                     "",

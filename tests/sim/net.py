@@ -97,7 +97,7 @@ class SimTransport(asyncio.Transport):
         self.net, self.loop, self.context, self.port = net, net.loop, context, port
         self.actor = context.get(ACTOR, net.loop.sea)
         self.protocol: Any = None
-        self.closing = self.gone = False
+        self.closing = self.ended = False
         self.last = 0.0
         self.socket = SimSocket()
         self.flying: list[tuple[asyncio.TimerHandle, bytes]] = []
@@ -135,11 +135,11 @@ class SimTransport(asyncio.Transport):
         self.flying.append((self.loop.call_at(self.last, self.peer.arrive, data, context=self.peer.context), data))
 
     def arrive(self, data: bytes) -> None:
-        if not self.gone and self.protocol is not None:
+        if not self.ended and self.protocol is not None:
             self.protocol.data_received(data)
 
     def _ended(self) -> None:
-        if self.gone or self.protocol is None:
+        if self.ended or self.protocol is None:
             return
         if not self.closing:
             self.protocol.eof_received()
@@ -147,8 +147,8 @@ class SimTransport(asyncio.Transport):
         self._lose()
 
     def _lose(self) -> None:
-        if not self.gone:
-            self.gone = self.closing = True
+        if not self.ended:
+            self.ended = self.closing = True
             self.loop.call_soon(self._lost, context=self.context)
 
     def _lost(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.sim.agents import Agent, Counters
-from tests.sim.jobs import BOUNDARY_S, Jobs, Left, OthersRanks, Said, Turned
+from tests.sim.jobs import BOUNDARY_S, Jobs, Left, OthersRanks, Reported, RingsChanged
 from tests.sim.judges import Judge
 from tests.sim.lab import OWNERS
 from tests.sim.loop import Actor
@@ -91,8 +91,8 @@ class PacingWorld(SwitchedWorld):
     racks = ", racks: [{hosts: [gpu01, gpu03], uplink_mbps: 100}, {hosts: [gpu02, gpu04], uplink_mbps: 100}]"
     step_s = 0.2, 0.2
 
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
+    def __init__(self, *argv: Any) -> None:
+        super().__init__(*argv)
         self.pacing: dict[Actor, Paces] = {}
 
     def loaded(self, agent: Agent) -> None:
@@ -110,13 +110,13 @@ class PacingWorld(SwitchedWorld):
 
         async def work(command: Any) -> Any:
             paces.task = asyncio.current_task()
-            return await coordinate(command, notify=partial(self._said, actor), options=CoordinateOptions(seconds=1.0))
+            return await coordinate(command, notify=partial(self._reported, actor), options=CoordinateOptions(seconds=1.0))
 
         work.__name__ = "pacing"
         self.loop.start(self.loop.sea, self.command(actor, work)).add_done_callback(self._over)
 
-    def _said(self, actor: Actor, event: Mapping[str, Any]) -> None:
-        self.loop.note(f"{actor} says {event['event']}: {event['words']}")
+    def _reported(self, actor: Actor, event: Mapping[str, Any]) -> None:
+        self.loop.note(f"{actor} says {event['event']}: {event['message']}")
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -132,8 +132,8 @@ class PacingWorld(SwitchedWorld):
 
     async def off(self, command: Any) -> Any:
         """As `testbed service stop pacing`. Raises: TestbedError - it does not end."""
-        if (there := COORDINATOR.running(command.settings, self.key)) is not None:
-            actor, give_up = self.desk.processes[there.pid], self.loop.now + STOP_S
+        if (other := COORDINATOR.running(command.settings, self.key)) is not None:
+            actor, give_up = self.desk.processes[other.pid], self.loop.now + STOP_S
             self.stop(actor)
             while not actor.dead:
                 if self.loop.now > give_up:
@@ -147,13 +147,13 @@ class Paced(Judge):
 
     world: PacingWorld
 
-    def waited(self, rank: Program, told: Any, seconds: float, stood_s: float) -> None:
-        """stood_s: of this time the whole world stood still (`clocks.sleep`)."""
-        now_ns, seconds = int((self.world.loop.now - stood_s) * 1e9), seconds - stood_s
-        if seconds > told.period_ns / 1e9 + LATE_S:
-            self.broken(f"{rank} has waited {seconds:.3f} s, and its period is {told.period_ns / 1e9:.3f} s")
-        if now_ns > told.until_ns + LATE_S * 1e9:
-            self.broken(f"{rank} has waited until {now_ns / 1e9:.3f}, and nothing counts after {told.until_ns / 1e9:.3f}")
+    def waited(self, rank: Program, notified: Any, seconds: float, paused_s: float) -> None:
+        """paused_s: of this time the whole world stood still (`clocks.sleep`)."""
+        now_ns, seconds = int((self.world.loop.now - paused_s) * 1e9), seconds - paused_s
+        if seconds > notified.period_ns / 1e9 + LATE_S:
+            self.broken(f"{rank} has waited {seconds:.3f} s, and its period is {notified.period_ns / 1e9:.3f} s")
+        if now_ns > notified.until_ns + LATE_S * 1e9:
+            self.broken(f"{rank} has waited until {now_ns / 1e9:.3f}, and nothing counts after {notified.until_ns / 1e9:.3f}")
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
         query = "SELECT id FROM runs WHERE verb='pacing'"
@@ -162,9 +162,9 @@ class Paced(Judge):
 
     def rest(self, when: str) -> None:
         world, alive = self.world, self.world.alive()
-        there = COORDINATOR.running(world.settings(OWNERS[0]), world.key)
-        if len(alive) > 1 or (there is not None) is not bool(alive):
-            self.broken(f"{when}: {alive} live, and there is said to be {there}")
+        place = COORDINATOR.running(world.settings(OWNERS[0]), world.key)
+        if len(alive) > 1 or (place is not None) is not bool(alive):
+            self.broken(f"{when}: {alive} live, and there is said to be {place}")
         if not alive:
             now_ns = int(world.loop.now * 1e9)
             if held := [rank for rank in world.ranks() if rank.pace._now is not None and rank.pace._now.until_ns > now_ns]:
@@ -173,11 +173,11 @@ class Paced(Judge):
         found = tenants(world.store, world.lab)
         if len(found) < 2 and min(actor.began for actor in alive) < world.loop.now - ENDS_S:
             self.broken(f"{when}: {alive} goes on, and {[one.name for one in found]} run")
-        if there is None or there.state != "pacing" or len(found) < 2:
+        if place is None or place.state != "pacing" or len(found) < 2:
             return
         for rank in world.ranks():
             if any(rank.name == one.on_hosts for one in found) and rank.pace._now is None and rank.iteration > 5:
-                self.broken(f"{when}: there is {there}, and {rank} is told nothing")
+                self.broken(f"{when}: there is {place}, and {rank} is told nothing")
 
 
 class Pacing(Jobs):
@@ -185,8 +185,8 @@ class Pacing(Jobs):
 
     world_of = PacingWorld
     world: PacingWorld
-    words = ("up", "down", "coordinate", "coordinate off", "job stop", "job launch", "job pause", "job status")
-    judges = (Paced, Left, Turned, Said, OthersRanks, Once)
+    message = ("up", "down", "coordinate", "coordinate off", "job stop", "job launch", "job pause", "job status")
+    judges = (Paced, Left, RingsChanged, Reported, OthersRanks, Once)
     plan: ClassVar = {"transition": {"boundary_s": BOUNDARY_S}}
     lost_first = 0.0
 
@@ -261,8 +261,8 @@ class Pacing(Jobs):
         if alive := self.world.alive():
             self.world.broken(f"{alive} do not end")
 
-    async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
-        came = await super().now(owner, verb, *words, may=(*may, Missing) if verb is verbs.resume else may)
+    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+        came = await super().now(owner, verb, *argv, may=(*may, Missing) if verb is verbs.resume else may)
         if self.world.alive():
             await asyncio.sleep(ENDS_S)
         return came

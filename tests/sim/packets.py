@@ -32,7 +32,7 @@ class Packets:
     def receiver(self, port: str) -> str:
         """The port at which the light of this one arrives, empty if none has it."""
         enters = self.world.cables[port].enters
-        for into, out in self.world.glass[enters.device]:
+        for into, out in self.world.light[enters.device]:
             if into == enters.label:
                 found = self.out.get((enters.device, out), "")
                 return found if found and self.world.lit(found) else ""
@@ -42,7 +42,7 @@ class Packets:
         """The port at which a frame to this address arrives that leaves at `port`; empty if it does not."""
         return self.receiver(port)
 
-    def way(self, source: str, address: bytes) -> tuple[str, int, bytes] | None:
+    def path(self, source: str, address: bytes) -> tuple[str, int, bytes] | None:
         """The host with this address, over how many links from `source`, and the sender's own address; None: it does not arrive."""
         here, sender = self.world.hosts[source], b""
         for count in range(TTL):
@@ -102,11 +102,11 @@ class Wire:
 
     def _ask(self, data: bytes, address: bytes) -> None:
         host, world = self.agent.sim, self.packets.world
-        if (there := self.packets.way(host.name, address)) is None:
+        if (other := self.packets.path(host.name, address)) is None:
             return
-        name, links, own = there
+        name, links, own = other
         far = world.hosts[name].agent
-        back = None if far is None or far.actor.paused else self.packets.way(name, own)
+        back = None if far is None or far.actor.paused else self.packets.path(name, own)
         if back is not None and back[0] == host.name:
             self.came.append((b"TBa1" + data[4:12] + bytes([TTL - links + 1]) + name.encode(), TTL - back[1] + 1))
             host.loop.call_soon(self.agent.probes.answers, 0, context=self.agent.context)

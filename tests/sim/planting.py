@@ -37,11 +37,11 @@ TESTS = (
 TESTS_OF = {
     "guard": ("tests/services/guard",),
     "turn": ("tests/services/schedule",),
-    "jobs": ("tests/jobs/test_jobs.py", "tests/change/test_turn.py", "tests/workloads/collectives/test_turns.py"),
+    "jobs": ("tests/jobs/test_jobs.py", "tests/change/test_ring_change.py", "tests/workloads/collectives/test_ring_changes.py"),
     "queue": ("tests/queue", "tests/store/test_queue.py", "tests/jobs/test_jobs.py", "tests/hosts"),
     "recover": ("tests/services/guard", "tests/jobs/test_jobs.py"),
     "adapt": ("tests/extensions/adapt", "tests/background"),
-    "pacing": ("tests/extensions/pacing", "tests/workloads/host/test_pace.py", "tests/agent/jobs/test_pace_words.py"),
+    "pacing": ("tests/extensions/pacing", "tests/workloads/host/test_pace.py", "tests/agent/jobs/test_pace_requests.py"),
 }
 """Instead of those, of mutants of these plots."""
 
@@ -52,14 +52,15 @@ class Moved(AssertionError):
 
 @dataclass(frozen=True)
 class Noticed:
-    """What became of a mutant. seed, words: of the story that noticed it and its judge, empty if none did; told: so many stories.
+    """What became of a mutant. seed, message: of the story that noticed it and its judge, empty if none did; notified: so many
+    stories.
 
     test: that failed, empty if none did; None: none was run.
     """
 
     seed: str
-    words: str
-    told: int
+    message: str
+    shown: int
     test: str | None = None
 
 
@@ -91,11 +92,11 @@ def planted(mutant: Mutant) -> Iterator[Path]:
         yield tree
 
 
-def _run(tree: Path, *words: str, timeout_s: float) -> str:
+def _run(tree: Path, *argv: str, timeout_s: float) -> str:
     """What a Python of that tree prints."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [sys.executable, *words], cwd=tree, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        [sys.executable, *argv], cwd=tree, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )
     return done.stdout + done.stderr
 
@@ -103,21 +104,21 @@ def _run(tree: Path, *words: str, timeout_s: float) -> str:
 def by_stories(tree: Path, mutant: Mutant) -> Noticed:
     """Tell stories until a judge notices it."""
     seed = f"{mutant.plot}-{FIRST}" if mutant.plot else str(FIRST)
-    said = _run(tree, "-m", "tests.sim", seed, str(mutant.most), "--stop", timeout_s=600)
-    bad, told = re.search(r"^seed (\S+): (.*)", said, re.MULTILINE), re.search(r"^(\d+) seeds,", said, re.MULTILINE)
-    if told is None or (bad is not None and bad[2].startswith(("Traceback", "in a callback"))):
-        raise AssertionError(f"{mutant.name}: no story is told at all, or ends by itself:\n{said[-3000:]}")
+    lines = _run(tree, "-m", "tests.sim", seed, str(mutant.most), "--stop", timeout_s=600)
+    bad, notices = re.search(r"^seed (\S+): (.*)", lines, re.MULTILINE), re.search(r"^(\d+) seeds,", lines, re.MULTILINE)
+    if notices is None or (bad is not None and bad[2].startswith(("Traceback", "in a callback"))):
+        raise AssertionError(f"{mutant.name}: no story is told at all, or ends by itself:\n{lines[-3000:]}")
     if bad is not None and f"seed {bad[1]}:" in _run(ROOT, "-m", "tests.sim", bad[1], timeout_s=600):
         raise AssertionError(f"the program itself breaks a promise in seed {bad[1]}: it says nothing of {mutant.name}")
-    return Noticed(bad[1] if bad else "", bad[2] if bad else "", int(told[1]))
+    return Noticed(bad[1] if bad else "", bad[2] if bad else "", int(notices[1]))
 
 
 def by_tests(tree: Path, plot: str = "") -> str:
     """The first test that notices it, and does so alone, too; empty if none does."""
     passed: list[str] = []
     while True:
-        said = _pytest(tree, "-n", "2", *(f"--deselect={each}" for each in passed), *TESTS_OF.get(plot, TESTS))
-        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
+        reported = _pytest(tree, "-n", "2", *(f"--deselect={each}" for each in passed), *TESTS_OF.get(plot, TESTS))
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", reported, re.MULTILINE)
         if failed is None:
             return ""
         if re.search(r"^(?:FAILED|ERROR) ", _pytest(tree, "-n", "0", failed[1]), re.MULTILINE):
@@ -125,35 +126,35 @@ def by_tests(tree: Path, plot: str = "") -> str:
         passed.append(failed[1])
 
 
-def _pytest(tree: Path, *words: str) -> str:
+def _pytest(tree: Path, *argv: str) -> str:
     """What pytest says. Raises: AssertionError - it ran nothing."""
-    said = _run(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *words, timeout_s=3600)
-    if not re.search(r"^(FAILED|ERROR) |100%", said, re.MULTILINE):
-        raise AssertionError(f"no test was run:\n{said[-3000:]}")
-    return said
+    lines = _run(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *argv, timeout_s=3600)
+    if not re.search(r"^(FAILED|ERROR) |100%", lines, re.MULTILINE):
+        raise AssertionError(f"no test was run:\n{lines[-3000:]}")
+    return lines
 
 
 def noticed(mutant: Mutant, *, tests: bool = False) -> Noticed:
     """Plant a mutant, and see who notices it. Raises: Moved."""
     with planted(mutant) as tree:
         found = by_stories(tree, mutant)
-        return Noticed(found.seed, found.words, found.told, by_tests(tree, mutant.plot)) if tests else found
+        return Noticed(found.seed, found.message, found.shown, by_tests(tree, mutant.plot)) if tests else found
 
 
 def row(mutant: Mutant, found: Noticed) -> str:
     """A row of the table in docs/reference/reliability.md."""
-    judge = f"`{found.words.partition(': ')[0]}`" if found.words[:1].isupper() else "a command without faults"
-    stories = f"seed {found.told}, {judge}" if found.seed else f"not in {found.told}"
+    judge = f"`{found.message.partition(': ')[0]}`" if found.message[:1].isupper() else "a command without faults"
+    stories = f"seed {found.shown}, {judge}" if found.seed else f"not in {found.shown}"
     tests = {None: "not run", "": "-"}.get(found.test, f"`{(found.test or '').rpartition('/')[2].partition('[')[0]}`")
     return f"| `{mutant.name}` | {mutant.promise} | {mutant.plot or 'usual'} | {stories} | {tests} |"
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Returns 1 if no story notices one of them."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *MUTANTS], help="all, if none is given")
     parser.add_argument("--tests", action="store_true", help="run the tests without simulation, too: minutes each")
-    asked = parser.parse_args(words)
+    asked = parser.parse_args(argv)
     print("| mutant | promise | plot | simulation | other tests |\n|---|---|---|---|---|")
     alive = []
     for name in asked.names or MUTANTS:

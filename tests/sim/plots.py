@@ -31,7 +31,7 @@ class Plot(Story):
     """The usual story, of the usual world; `perform` may have more words, and `plan` more in every plan."""
 
     world_of: type[World] = World
-    words: Collection[str] = ("up",)
+    message: Collection[str] = ("up",)
     """What `perform` carries out."""
     plan: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     """What every plan has beside the usual."""
@@ -49,8 +49,8 @@ class Plot(Story):
         typed, fates = story.decisions(seed)
         typed = [one if one.shell == LOOKS else cls.reword(draw, one) for one in typed]
         fates = [found for one in fates if (found := cls.befalls(draw, one)) is not None]
-        spared = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
-        return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
+        left_out = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
+        return [one for one in left_out if one.name not in without], [one for one in fates if one.name not in without]
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
@@ -63,7 +63,7 @@ class Plot(Story):
         return fate
 
     async def enter(self, typed: Typed) -> None:
-        if typed.word not in self.words:
+        if typed.word not in self.message:
             await super().enter(typed)
             return
         actor = self.world.process(typed.shell[0], f"{typed.name}-{typed.shell[0]}-{typed.word.replace(' ', '-')}", typed.doom)
@@ -73,7 +73,7 @@ class Plot(Story):
             self.world.exit(actor)
 
     async def perform(self, actor: Actor, typed: Typed) -> None:
-        """Carry out one of `words`."""
+        """Carry out one of `message`."""
         await self.world.command(actor, verbs.up, self.file(typed), UpOptions(launch_job=False), wait_s=typed.wait_s)
 
     def file(self, typed: Typed) -> Path:
@@ -174,7 +174,7 @@ class TrunkWorld(World):
         leaves = self.cables[port].leaves
         at = (leaves.device, leaves.label)
         for _ in range(8):
-            source = next(((at[0], into) for into, out in self.glass[at[0]] if out == at[1]), None)
+            source = next(((at[0], into) for into, out in self.light[at[0]] if out == at[1]), None)
             if source not in trunks:
                 return source in self.sources and self.sources[source].power
             at = trunks[source]
@@ -182,9 +182,9 @@ class TrunkWorld(World):
 
     def wanted(self, links: Any) -> dict[str, set[Pair]]:
         """Over which trunk a circuit goes is the program's choice: it is as the store has it."""
-        there = [(a, b) for a, b in links if self.cables[a].enters.device == self.cables[b].enters.device]
-        found = super().wanted(there)
-        ends = [self.cables[end].enters for link in links if link not in there for end in link]
+        existing = [(a, b) for a, b in links if self.cables[a].enters.device == self.cables[b].enters.device]
+        found = super().wanted(existing)
+        ends = [self.cables[end].enters for link in links if link not in existing for end in link]
         far = {(port.device, port.label) for port in ends}
         for row in self.reader.execute("SELECT up FROM current"):
             for path in json.loads(row["up"])["paths"]:
@@ -237,7 +237,7 @@ class Hold(Plot):
 class WatchedWorld(World):
     """`up` leaves a process behind that watches the deadline."""
 
-    hushed = True
+    quiet = True
     """Until owners have typed something after the storm: a change that nobody watches any more waits for that."""
 
     def watch_over(self, settings: Settings, run: str) -> int:
@@ -246,7 +246,7 @@ class WatchedWorld(World):
         return actor.pid
 
     def rest(self, when: str) -> None:
-        if not self.hushed:
+        if not self.quiet:
             super().rest(when)
 
 
@@ -254,7 +254,7 @@ class Confirm(Plot):
     """Changes that go back unless they are confirmed in time."""
 
     world_of = WatchedWorld
-    words = ("up within", "confirm")
+    message = ("up within", "confirm")
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
@@ -272,18 +272,18 @@ class Confirm(Plot):
         options = UpOptions(launch_job=False, confirm_s=1.0 + 20.0 * typed.pick)
         await self.world.command(actor, verbs.up, self.file(typed), options, wait_s=typed.wait_s)
 
-    async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
-        came = await super().now(owner, verb, *words, may=may)
+    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+        came = await super().now(owner, verb, *argv, may=may)
         if verb is verbs.resume:  # of an `up` that is to be confirmed, too
             await super().now(owner, verbs.confirm, None, may=(Interlock, Missing))
         return came
 
     async def put_right(self, owner: str) -> None:
-        if getattr(self.world, "hushed", False):
+        if getattr(self.world, "quiet", False):
             for each in OWNERS:
                 await self.now(each, verbs.confirm, None, may=(Interlock, Missing))
             await asyncio.sleep(130.0)
-            self.world.hushed = False  # type: ignore[attr-defined]
+            self.world.quiet = False  # type: ignore[attr-defined]
             self.world.rest("after the deadlines")
         await super().put_right(owner)
 
@@ -303,10 +303,10 @@ class InTime(Judge):
             if row["token"] in self.known:
                 continue
             self.known.add(row["token"])
-            query = "SELECT run FROM awaited WHERE slice=? AND state='pending' AND boot=? AND due_ns<?"
+            query = "SELECT run FROM awaited WHERE tenancy=? AND state='pending' AND boot=? AND due_ns<?"
             desk = self.world.desk
             now = int((self.world.loop.now - desk.booted) * 1e9)
-            for each in self.world.reader.execute(query, (self.world.slice(row["owner"]), desk.boot, now)):
+            for each in self.world.reader.execute(query, (self.world.tenancy(row["owner"]), desk.boot, now)):
                 self.late[row["token"]] = f"{row['id']} confirms {each['run']}, and began after its deadline"
 
     def obeyed(self, host: str, op: str, request: Any) -> None:

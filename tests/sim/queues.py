@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.sim.jobhosts import JobWorld
-from tests.sim.jobs import BOUNDARY_S, Left, Said, Turned
+from tests.sim.jobs import BOUNDARY_S, Left, Reported, RingsChanged
 from tests.sim.judges import Judge
 from tests.sim.lab import OWNERS
 from tests.sim.loop import Actor
@@ -56,8 +56,8 @@ class QueueWorld(JobWorld):
 
     endless = ("serve",)
 
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
+    def __init__(self, *argv: Any) -> None:
+        super().__init__(*argv)
         self.serving: dict[Actor, Serves] = {}
 
     def settings(self, owner: str, wait_s: float = 0.0) -> Settings:
@@ -83,12 +83,12 @@ class QueueWorld(JobWorld):
 
         async def serve(command: Any) -> Any:
             serves.task = asyncio.current_task()
-            return await queue_serve(command, notify=partial(self._said, actor), options=ServiceOptions())
+            return await queue_serve(command, notify=partial(self._reported, actor), options=ServiceOptions())
 
         self.loop.start(self.loop.sea, self.command(actor, serve)).add_done_callback(self._over)
 
-    def _said(self, actor: Actor, event: Mapping[str, Any]) -> None:
-        self.loop.note(f"{actor} says {event['event']}: {event['words']}")
+    def _reported(self, actor: Actor, event: Mapping[str, Any]) -> None:
+        self.loop.note(f"{actor} says {event['event']}: {event['message']}")
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -111,11 +111,11 @@ class Queue(Judge):
     def committed(self, actor: Actor) -> None:
         if "queue" not in self.world.touched:
             return
-        there: dict[str, int] = {}
+        existing: dict[str, int] = {}
         for row in self.world.reader.execute(f"SELECT number, hosts FROM queue WHERE state IN {HOLDING}").fetchall():
             for host in json.loads(row["hosts"]):
-                if there.setdefault(host, row["number"]) != row["number"]:
-                    self.broken(f"{host} is given to {there[host]} and to {row['number']}")
+                if existing.setdefault(host, row["number"]) != row["number"]:
+                    self.broken(f"{host} is given to {existing[host]} and to {row['number']}")
 
     def rest(self, when: str) -> None:
         world = self.world
@@ -124,13 +124,13 @@ class Queue(Judge):
             tables = [rank for table in world.programs.values() for rank in table.started]
             whole = [run for run in runs if (mine := [r for r in tables if r.name.endswith(run)]) and all(r.finished for r in mine)]
             query = "SELECT run FROM jobs WHERE lab=? AND state='finished'"
-            seen = {r["run"] for r in world.reader.execute(query, (world.slice(row["slice"]),))}
+            seen = {r["run"] for r in world.reader.execute(query, (world.tenancy(row["slice"]),))}
             # an end that a host forgot with its power, before anybody had looked, is known to nobody: the job is launched again
             if len(known := [run for run in whole if run in seen or all(r.kept for r in tables if r.name.endswith(run))]) > 1:
                 self.broken(f"{when}: job {row['number']} was done in {known}")
             if row["state"] not in ("done", "failed"):
                 continue
-            if any(world.owned(row["slice"]).values()) or world.store.current(world.slice(row["slice"])) is not None:
+            if any(world.owned(row["slice"]).values()) or world.store.current(world.tenancy(row["slice"])) is not None:
                 self.broken(f"{when}: job {row['number']} is {row['state']}, and has light or a plan")
             if left := [rank for rank in world.ranks() if rank.name.partition(".")[2] in runs]:
                 self.broken(f"{when}: job {row['number']} is {row['state']}, and {left} run")
@@ -147,10 +147,10 @@ class Served(Judge):
 
     def rest(self, when: str) -> None:
         for owner in OWNERS:
-            there = QUEUE.running(self.world.settings(owner), self.world.key)
+            place = QUEUE.running(self.world.settings(owner), self.world.key)
             alive = self.world.alive(owner)
-            if len(alive) > 1 or (there is not None) is not bool(alive):
-                self.broken(f"{when}: of {owner}: {alive} live, and there is said to be {there}")
+            if len(alive) > 1 or (place is not None) is not bool(alive):
+                self.broken(f"{when}: of {owner}: {alive} live, and there is said to be {place}")
 
 
 class Queues(Plot):
@@ -158,8 +158,8 @@ class Queues(Plot):
 
     world_of = QueueWorld
     world: QueueWorld
-    words = ("up", "add", "drop", "serve")
-    judges = (Left, Turned, Said, Queue, Served)
+    message = ("up", "add", "drop", "serve")
+    judges = (Left, RingsChanged, Reported, Queue, Served)
     plan: ClassVar = {"transition": {"boundary_s": BOUNDARY_S}}
 
     @classmethod

@@ -18,7 +18,7 @@ from tests.sim.agents import Agent, SimHost
 from tests.sim.kernel import Inode
 from tests.sim.loop import Actor
 from tests.sim.meeting import Holds, Rendezvous
-from tests.sim.seams import CHECK_S, RANK_SENDS, Accord, Allowance, Layout, Pace, Rank, Sets, Turns, read_layout
+from tests.sim.seams import CHECK_S, RANK_SENDS, Accord, Allowance, Layout, Pace, Rank, RingChanges, Sets, read_layout
 from tests.sim.shown import Checkpoints, Gate, beating, option
 
 TIMEOUT_S, RETRY_S = 60.0, 1.0
@@ -37,14 +37,14 @@ OK, LOST_PEER, TERMINATED, KILLED = 0, 75, 143, 137
 """Exit statuses."""
 
 
-class SimTurns(Turns):
+class SimRingChanges(RingChanges):
     """A rank's part in moves, whose main thread does not wait: it raises `Holds`, and is asked again."""
 
     began_ns = 0
 
     def after(self, iteration: int) -> bool:
         move = self._move
-        if move is not None and move.held_at is not None and move.turned_after is None:
+        if move is not None and move.held_at is not None and move.changed_after is None:
             self._hold(move, iteration)  # it still waits there
         return super().after(iteration)
 
@@ -59,7 +59,7 @@ class SimTurns(Turns):
     @property
     def state(self) -> str:
         """In a move that has neither taken effect nor ended: its state; else empty."""
-        return "" if self._move is None or self._move.turned_after is not None else str(self._move.state)
+        return "" if self._move is None or self._move.changed_after is not None else str(self._move.state)
 
 
 class Connections:
@@ -79,7 +79,7 @@ class Wire(Rank):
 
     def __init__(self, job: Any, agent: Agent, link: Link) -> None:
         self.job, self.server, self.link = job, agent, link
-        self.number, self.world, self.last_ns, self.said = None, 0, 0, {}
+        self.number, self.world, self.last_ns, self.reported = None, 0, 0, {}
         self.allowance = Allowance(*RANK_SENDS)
         self.closed = False
 
@@ -106,11 +106,11 @@ class Link:
         program.actor.on_death.append(self.hang_up)
         self._deliver(job.connections.add, self.wire)
 
-    def _deliver(self, act: Callable[..., object], *words: Any) -> None:
+    def _deliver(self, act: Callable[..., object], *argv: Any) -> None:
         self.sent = max(self.sent, self.loop.now + self.program.host.net.latency()) + 1e-9
-        self.loop.call_at(self.sent, act, *words, context=self.agent.context)
+        self.loop.call_at(self.sent, act, *argv, context=self.agent.context)
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         self._deliver(self._heard, json.dumps(message).encode())
 
     def _heard(self, line: bytes) -> None:
@@ -119,11 +119,11 @@ class Link:
 
     def deliver(self, message: Any) -> None:
         self.came = max(self.came, self.loop.now + self.program.host.net.latency()) + 1e-9
-        self.loop.call_at(self.came, self._told, message, context=self.program.context)
+        self.loop.call_at(self.came, self._notified, message, context=self.program.context)
 
-    def _told(self, message: Any) -> None:
-        if not self.ended.done() and self.program.turns is not None and not self.program.pace.receive(message):
-            self.program.turns.receive(message)
+    def _notified(self, message: Any) -> None:
+        if not self.ended.done() and self.program.ring_changes is not None and not self.program.pace.receive(message):
+            self.program.ring_changes.receive(message)
 
     def hang_up(self) -> None:
         """The rank is gone."""
@@ -138,11 +138,11 @@ class Link:
 class Program:
     """One rank, and the shell around it that writes down how it ends. name: of the job, as the host knows it."""
 
-    def __init__(self, table: Programs, pid: int, where: str, noted: str, env: Mapping[str, str], words: Sequence[str]) -> None:
+    def __init__(self, table: Programs, pid: int, where: str, noted: str, env: Mapping[str, str], argv: Sequence[str]) -> None:
         self.table, self.host, self.loop, self.pid = table, table.host, table.host.loop, pid
         self.where, self.noted, self.env, self.name = where, noted, env, where.rpartition("/")[2]
-        self.rank, self.world, self.words = int(env["RANK"]), int(env["WORLD_SIZE"]), words
-        self.iterations, self.every = option(words, "--iterations", 50), option(words, "--checkpoint-every", 100)
+        self.rank, self.world, self.message = int(env["RANK"]), int(env["WORLD_SIZE"]), argv
+        self.iterations, self.every = option(argv, "--iterations", 50), option(argv, "--checkpoint-every", 100)
         self.actor: Actor = self.loop.actor(f"rank-{self.rank}-{self.name}", self.host.machine)
         self.context = self.loop.context(self.actor)
         self.born = int(100 * self.loop.now) + 1
@@ -150,10 +150,10 @@ class Program:
         self.checkpoints = Checkpoints(self.host.disk, env.get("TESTBED_CHECKPOINT_DIR", where), self.rank)
         self.every *= "TESTBED_CHECKPOINT_DIR" in env
         self.gate: Gate | None = None
-        if "workloads.programs.moe" in words:
-            self.gate = Gate(self.rank, self.world, self.name, option(words, "--drift", 0))
-        self.beat = self.context.run(beating, pid, self.rank)
-        self.turns: SimTurns | None = None
+        if "workloads.programs.moe" in argv:
+            self.gate = Gate(self.rank, self.world, self.name, option(argv, "--drift", 0))
+        self.heartbeat = self.context.run(beating, pid, self.rank)
+        self.ring_changes: SimRingChanges | None = None
         self.accord: Any = None
         self.store: Rendezvous | None = None
         self.pace = Pace()
@@ -177,7 +177,7 @@ class Program:
     @property
     def shown(self) -> dict[str, bytes]:
         """What it has written to the memory that it shares with its host, by the names of the files."""
-        memory = {"beat": self.beat._memory} | ({"demand": self.gate.file._memory} if self.gate else {})
+        memory = {"heartbeat": self.heartbeat._memory} | ({"demand": self.gate.file._memory} if self.gate else {})
         return {name: bytes(each) for name, each in memory.items()}
 
     @property
@@ -237,7 +237,7 @@ class Program:
         at = f"{self.env['MASTER_ADDR']}:{self.env['MASTER_PORT']}/{self.name}"
         self.store = store = self.table.stores[at]
         store.ranks[self.rank] = self
-        if "--resume" not in self.words:
+        if "--resume" not in self.message:
             self.checkpoints.forget()
         elif kept := self.checkpoints.kept():
             store.kept.append(kept)
@@ -249,7 +249,7 @@ class Program:
         sets = Sets(Layout(rings), lambda *_: Connections(self), lambda _: None)
         sets.begin(store, TIMEOUT_S)
         self.accord = Accord(store, self.rank, self.world)
-        self.turns = SimTurns(
+        self.ring_changes = SimRingChanges(
             self.rank,
             self.world,
             store,
@@ -258,7 +258,7 @@ class Program:
             lambda message, current: read_layout(message, current, self.world, None),
             timeout_s=TIMEOUT_S,
             asked_to_stop=lambda: bool(self.accord.asked),
-            on_turn=lambda record: self._writes("turns.jsonl", record),
+            on_ring_change=lambda record: self._writes("ring_changes.jsonl", record),
         )
         self.sets = sets
 
@@ -272,31 +272,31 @@ class Program:
 
     async def _train(self) -> None:
         """Raises: RuntimeError, TimeoutError - a peer or the store is lost."""
-        assert self.store is not None and self.turns is not None
+        assert self.store is not None and self.ring_changes is not None
         step_s = random.Random(self.name).uniform(*self.table.world.step_s)
         first = self.iteration + 1
-        for tell in self.table.world.told["resumes"]:
-            tell(self)
+        for send in self.table.world.shown["resumes"]:
+            send(self)
         while not self.iterations or self.iteration < self.iterations:
             self.iteration += 1
             self.accord.before(self.iteration)
-            self.turns.before(self.iteration)
+            self.ring_changes.before(self.iteration)
             await self._paced()
-            self.beat.begin(self.iteration)
+            self.heartbeat.begin(self.iteration)
             if self.gate:
                 self.gate.file.attention(self.iteration)
             if self.iteration == first:
                 self.loop.create_task(self._listen())
             began = self.loop.now
             await asyncio.sleep(step_s * self.rng.uniform(0.9, 1.1))
-            self.beat.exchange()
+            self.heartbeat.exchange()
             if self.gate:
                 self.gate.decides(self.iteration)
             async with asyncio.timeout(TIMEOUT_S):
                 await self._sends()
                 await self._count(f"in/{self.iteration}")
             self.beaten_s = self.loop.now
-            self.beat.end()
+            self.heartbeat.end()
             if self.gate:
                 self.gate.file.end()
             record = {"iter": self.iteration, "iter_ms": round((self.loop.now - began) * 1e3, 3), "t_wall_ns": time.time_ns()}
@@ -306,26 +306,26 @@ class Program:
                 await self._save()
             if last:
                 break
-        self.turns.close()
+        self.ring_changes.close()
         self.store.add("left", 1)
         await self._count("left")
 
     async def _paced(self) -> None:
         """As `Pace.wait`: until the iteration is to begin."""
-        began, told, stood = time.monotonic_ns(), self.pace._now, self.loop.stood
-        if told is None or not (left_ns := self.pace.left_ns(began)):
+        began, notified, paused = time.monotonic_ns(), self.pace._now, self.loop.paused
+        if notified is None or not (left_ns := self.pace.left_ns(began)):
             self.pace.begins(began)
             return
         due_ns = began + left_ns
-        self.beat.hold(True)
+        self.heartbeat.hold(True)
         while (now := time.monotonic_ns()) < due_ns and not self.accord.asked:
             await asyncio.sleep(min((due_ns - now) / 1e9, CHECK_S))
             now = time.monotonic_ns()
             due_ns = min(due_ns, now + self.pace.left_ns(now))
-        self.beat.hold(False)
+        self.heartbeat.hold(False)
         self.pace.begins(time.monotonic_ns())
-        for tell in self.table.world.told["waited"]:
-            tell(self, told, (time.monotonic_ns() - began) / 1e9, self.loop.stood - stood)
+        for send in self.table.world.shown["waited"]:
+            send(self, notified, (time.monotonic_ns() - began) / 1e9, self.loop.paused - paused)
 
     async def _sends(self) -> None:
         """Send this rank's part to its neighbours, as soon as there is a way. Raises: RuntimeError - a peer is lost."""
@@ -352,22 +352,22 @@ class Program:
 
     async def _last(self) -> bool:
         """As `program.Job.last`, and whether all iterations are done."""
-        assert self.store is not None and self.turns is not None
+        assert self.store is not None and self.ring_changes is not None
         if self.accord.last(self.iteration) or self.iteration == self.iterations:
             return True
         while True:
             try:
-                return self.turns.after(self.iteration)
+                return self.ring_changes.after(self.iteration)
             except Holds as holds:
-                self.beat.hold(True)
+                self.heartbeat.hold(True)
                 await asyncio.wait([self.store.changes(holds.key)], timeout=holds.within_s)
-                self.beat.hold(False)
+                self.heartbeat.hold(False)
                 if self.lost:
                     raise RuntimeError(self.lost) from None
 
     async def _save(self) -> None:
         """Write a checkpoint."""
-        with self.beat.save():
+        with self.heartbeat.save():
             await asyncio.sleep(self.rng.uniform(*SAVE_S))
             self.checkpoints.write(self.iteration)
 
@@ -381,13 +381,13 @@ class Program:
         while True:
             agent = self.host.agent
             sockets = getattr(agent.handoff, "jobs", {}) if agent is not None else {}
-            if isinstance(sockets, dict) and (job := sockets.get(self.name)) is not None and self.turns is not None:
+            if isinstance(sockets, dict) and (job := sockets.get(self.name)) is not None and self.ring_changes is not None:
                 assert agent is not None
                 link = Link(self, agent, job)
-                link.say(self.turns.greeting())
-                self.turns.send = link.say
+                link.send(self.ring_changes.greeting())
+                self.ring_changes.send = link.send
                 await link.ended
-                self.turns.send = lambda _: None
+                self.ring_changes.send = lambda _: None
             await asyncio.sleep(RETRY_S)
 
 
@@ -399,19 +399,19 @@ class Programs:
         self.alive: dict[int, Program] = {}
         self.started: list[Program] = []
 
-    def start(self, where: str, noted: str, env: Mapping[str, str], words: Sequence[str]) -> Program:
+    def start(self, where: str, noted: str, env: Mapping[str, str], argv: Sequence[str]) -> Program:
         """A new process, with a number that no real one has."""
         pid = next(self.world.numbers)
-        self.alive[pid] = program = Program(self, pid, where, noted, env, words)
+        self.alive[pid] = program = Program(self, pid, where, noted, env, argv)
         self.started.append(program)
-        for tell in self.world.told["launched"]:
-            tell(program)
+        for send in self.world.shown["launched"]:
+            send(program)
         return program
 
     def reaches(self, source: str, target: str) -> bool:
         """Whether packets from one host arrive at each address of another."""
         packets = self.world.packets
-        return source == target or all(packets.way(source, address) for address in packets.addresses(target))
+        return source == target or all(packets.path(source, address) for address in packets.addresses(target))
 
     def ended(self, program: Program) -> None:
         """A process is gone: the agent's pidfd says so."""

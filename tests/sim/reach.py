@@ -24,8 +24,8 @@ class SimPeer:
     def send(self, message: Any) -> None:
         self.channel.answer(json.dumps(message).encode() + b"\n")
 
-    def hang_up(self, words: str) -> None:
-        self.channel.over(words)
+    def hang_up(self, text: str) -> None:
+        self.channel.over(text)
 
 
 class SimSsh:
@@ -88,10 +88,10 @@ class SimChannel:
     def exec_command(self, command: str) -> None:
         self._deliver(self._attach)
 
-    def _deliver(self, act: Callable[..., object], *words: Any) -> None:
+    def _deliver(self, act: Callable[..., object], *argv: Any) -> None:
         """Have the host do something, after what was sent before."""
         self.sent = max(self.sent, self.loop.now + self.host.net.latency()) + 1e-9
-        self.loop.call_at(self.sent, act, *words, context=self.loop.context(self.loop.sea))
+        self.loop.call_at(self.sent, act, *argv, context=self.loop.context(self.loop.sea))
 
     def _attach(self) -> None:
         if self.ssh.dead:
@@ -134,9 +134,9 @@ class SimChannel:
         if not self.ssh.dead:
             self._arrive(self._heard, data)
 
-    def _arrive(self, act: Callable[..., object], *words: Any) -> None:
+    def _arrive(self, act: Callable[..., object], *argv: Any) -> None:
         self.came = max(self.came, self.loop.now + self.host.net.latency()) + 1e-9
-        self.loop.call_at(self.came, act, *words, context=self.ssh.context)
+        self.loop.call_at(self.came, act, *argv, context=self.ssh.context)
 
     def _heard(self, data: bytes) -> None:
         if not self.closed:
@@ -144,14 +144,14 @@ class SimChannel:
             if self.wake is not None:
                 self.wake.set()
 
-    def over(self, words: str) -> None:
+    def over(self, text: str) -> None:
         """The host's side ends the channel."""
         self._leave()
-        self._arrive(self._ended, words)
+        self._arrive(self._ended, text)
 
-    def _ended(self, words: str) -> None:
+    def _ended(self, text: str) -> None:
         if not self.closed:
-            self.errors = words.encode() if words.startswith("agent") else b""
+            self.errors = text.encode() if text.startswith("agent") else b""
             self.closed = self.eof_received = True
             if self.wake is not None:
                 self.wake.set()
@@ -237,7 +237,7 @@ class SimAnsible:
                 done.failed[name] = Unreachable(f"{name}: ssh: no answer")
             elif playbook == "provision.yml":
                 host.begin()
-                done.said[name] = {"provision": '{"changed":[],"notes":[]}\n{"started":true}\n'}
+                done.reported[name] = {"provision": '{"changed":[],"notes":[]}\n{"started":true}\n'}
             elif host.agent is None:
                 done.failed[name] = Unreachable(f"{name}: stage: its agent does not run")
             else:
@@ -246,10 +246,10 @@ class SimAnsible:
                 answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
                 agent.sim.loop.call_soon(self._call, agent, requests, answered, context=agent.context)
                 agent.actor.on_death.append(partial(self._broken_off, answered))
-                said = await answered
+                reported = await answered
                 await asyncio.sleep(host.net.latency())
-                if said:
-                    done.said[name] = {"stage": said}
+                if reported:
+                    done.reported[name] = {"stage": reported}
                 else:
                     done.failed[name] = Unreachable(f"{name}: stage: the connection ended")
         return done

@@ -14,7 +14,7 @@ from typing import Any
 from tests.sim.agents import Agent
 from tests.sim.guards import Dark, GuardedWorld, Guards, OneGuard, Watch, ring
 from tests.sim.jobhosts import JobWorld
-from tests.sim.jobs import Jobs, Left, OthersRanks, Said, Turned, owner_of
+from tests.sim.jobs import Jobs, Left, OthersRanks, Reported, RingsChanged, owner_of
 from tests.sim.judges import Judge
 from tests.sim.lab import OWNERS
 from tests.sim.loop import Actor
@@ -37,17 +37,17 @@ BRINGS_BACK = ("up", "resume", "rollback", "restore", "job_launch", "job_restore
 class RecoverWorld(GuardedWorld, JobWorld):
     """Guarded plans with jobs."""
 
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
+    def __init__(self, *argv: Any) -> None:
+        super().__init__(*argv)
         self.damped = False
 
     def loaded(self, agent: Agent) -> None:
         GuardedWorld.loaded(self, agent)
         JobWorld.loaded(self, agent)
 
-    def breaks(self, port: str, way: str) -> None:
+    def breaks(self, port: str, direction: str) -> None:
         self.damped = True
-        super().breaks(port, way)
+        super().breaks(port, direction)
 
     def run_of(self, rank: Program) -> Any:
         """The run that launched a rank."""
@@ -158,35 +158,35 @@ class Recovered(Judge):
             self.broken(f"{rank} goes on after iteration {rank.iteration}, and there are checkpoints of {self.owed[rank.name]}")
 
 
-class Words(Judge):
+class Fields(Judge):
     """What a guard says of its job, and its last word, are so: its job runs, or it has said why it does not."""
 
     world: RecoverWorld
 
     def excuse(self, owner: str, watch: Watch) -> str:
         """Why the owner's job is neither running nor ended, and is not going to be; empty if that was not said."""
-        last = next((one for one in reversed(watch.said) if one["event"] in ("recovered", "not recovered", "job fault")), None)
-        query = "SELECT count(*) FROM recoveries WHERE slice=?"
-        spent = self.world.reader.execute(query, (self.world.slice(owner),)).fetchone()[0]
+        last = next((one for one in reversed(watch.reported) if one["event"] in ("recovered", "not recovered", "job fault")), None)
+        query = "SELECT count(*) FROM recoveries WHERE tenancy=?"
+        spent = self.world.reader.execute(query, (self.world.tenancy(owner),)).fetchone()[0]
         if last is None or watch.budget is None or last["event"] != "job fault":
             return ""
-        record = self.world.store.latest_job(self.world.slice(owner))
-        if "none knows of it" in last["words"] and record is not None:
+        record = self.world.store.latest_job(self.world.tenancy(owner))
+        if "none knows of it" in last["message"] and record is not None:
             known = [rank for rank in started(self.world, record.spec.on_hosts) if rank.known]
             if known:
-                self.broken(f"of {owner}: {last['words']}, and there is a record of {known}")
-            return str(last["words"])
-        if "is spent" not in last["words"]:
+                self.broken(f"of {owner}: {last['message']}, and there is a record of {known}")
+            return str(last["message"])
+        if "is spent" not in last["message"]:
             return ""
         if spent < watch.budget.restarts:
-            self.broken(f"of {owner}: {last['words']}, and {spent} of {watch.budget} are")
-        return str(last["words"])
+            self.broken(f"of {owner}: {last['message']}, and {spent} of {watch.budget} are")
+        return str(last["message"])
 
     def owes(self, owner: str) -> str:
         """What an owner's guard has to do for his job yet, in words."""
         world = self.world
         watches = [watch for actor, watch in world.guards.items() if not actor.dead and watch.owner == owner and watch.budget]
-        current, record = world.store.current(world.slice(owner)), world.store.latest_job(world.slice(owner))
+        current, record = world.store.current(world.tenancy(owner)), world.store.latest_job(world.tenancy(owner))
         if not watches or current is None or record is None or record.state in ("stopped", "finished"):
             return ""
         if record.ended is not None and record.ended < current.since:
@@ -206,8 +206,8 @@ class Recover(Guards, Jobs):
 
     world_of = RecoverWorld
     world: RecoverWorld
-    words = ("up", "guard", "down", "job stop", "job launch", "job pause", "job status")
-    judges = (Evicts, OneGuard, Left, Turned, Said, OthersRanks, Once, Recovered, Words)
+    message = ("up", "guard", "down", "job stop", "job launch", "job pause", "job status")
+    judges = (Evicts, OneGuard, Left, RingsChanged, Reported, OthersRanks, Once, Recovered, Fields)
     lost_first = 0.0
     launches = True
 
@@ -258,9 +258,9 @@ class Recover(Guards, Jobs):
     async def quiet(self, seconds: float) -> None:
         """Also until each guarded job runs, has ended, or will not be tried again, and no guard is at work."""
         await asyncio.sleep(seconds)
-        words = next(judge for judge in self.world.judges if isinstance(judge, Words))
+        text = next(judge for judge in self.world.judges if isinstance(judge, Fields))
         give_up = self.loop.now + SETTLED_S
-        while left := [found for owner in OWNERS if (found := words.owes(owner))] or self.acting():
+        while left := [found for owner in OWNERS if (found := text.owes(owner))] or self.acting():
             if self.loop.now > give_up:
                 self.world.broken(f"in peace {left}, and the guards said {self.last()}")
                 return
@@ -274,4 +274,4 @@ class Recover(Guards, Jobs):
 
     def last(self) -> Mapping[str, Any]:
         """The latest words of each guard that lives."""
-        return {f"{actor}": [one["words"] for one in self.world.guards[actor].said[-3:]] for actor in self.world.alive()}
+        return {f"{actor}": [one["message"] for one in self.world.guards[actor].reported[-3:]] for actor in self.world.alive()}

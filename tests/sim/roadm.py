@@ -57,7 +57,7 @@ class Wss(SimDevice):
     def foreign(self) -> Circuit:
         return ("in", FOREIGN_PORT, *channel(FOREIGN_CHANNEL))
 
-    def told(self, settle_s: float, boot_s: float) -> Mapping[str, Any]:
+    def reported(self, settle_s: float, boot_s: float) -> Mapping[str, Any]:
         return {"settle_s": settle_s, "boot_s": boot_s, "size": "1x9"}
 
     def lines(self, text: str) -> list[str]:
@@ -79,8 +79,8 @@ class RoadmWorld(World):
     drivers: ClassVar = {**DRIVERS, WSS: "finisar-serial"}
     kinds: ClassVar = {"finisar-serial": Wss}
 
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
+    def __init__(self, *argv: Any) -> None:
+        super().__init__(*argv)
         self.senders: dict[str, str] = {}
         """Who is heard at a port that wavelengths lead to."""
 
@@ -91,7 +91,7 @@ class RoadmWorld(World):
     def sender(self, port: str) -> str:
         """Whose light reaches a port over a wavelength; empty if nobody's does."""
         leaves = self.cables[port].leaves
-        comes = [slot for _, out, *slot in self.glass[WSS] if out == leaves.label]
+        comes = [slot for _, out, *slot in self.light[WSS] if out == leaves.label]
         for end, fibre in self.lab.fibres.items():
             if fibre.slot is not None and any(low <= fibre.slot.low_mhz and fibre.slot.high_mhz <= high for low, high in comes):
                 return end.host
@@ -111,9 +111,9 @@ class RoadmWorld(World):
             was, sender = self.senders.get(str(end), ""), self.sender(str(end))
             self.senders[str(end)] = sender
             if was and sender and was != sender:  # one upload changes who is heard without a moment of darkness
-                self.loop.later(self.rng.uniform(1e-4, 2e-3), self._locks_anew, str(end), self.hosts[end.host], end.number)
+                self.loop.later(self.rng.uniform(1e-4, 2e-3), self._locks_again, str(end), self.hosts[end.host], end.number)
 
-    def _locks_anew(self, port: str, host: SimHost, number: int) -> None:
+    def _locks_again(self, port: str, host: SimHost, number: int) -> None:
         """A receiver loses its lock on another's light before it has one again."""
         host.sees(number, False)
         host.sees(number, self.lit(port))

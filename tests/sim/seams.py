@@ -35,7 +35,7 @@ from agent.host.netlink import (
     mac_bytes,
     u32,
 )
-from agent.jobs import beats, demand, door, handoff
+from agent.jobs import demand, handoff, heartbeats, job_socket
 from agent.jobs import processes as job_processes
 from agent.jobs.handoff import Handoff
 from agent.jobs.processes import Jobs
@@ -89,12 +89,12 @@ from orchestrator.queue.verb import queue_add, queue_serve
 from orchestrator.services.guard.guard import guard
 from orchestrator.services.guard.policy import FIRST_BACKOFF_S, Budget
 from orchestrator.services.guard.process import GUARD, GuardOptions
-from orchestrator.services.schedule import process as turning
-from orchestrator.services.schedule import turner
+from orchestrator.services.schedule import process as changing
+from orchestrator.services.schedule import scheduler
 from orchestrator.services.schedule.left import stop_left
 from orchestrator.services.schedule.making import begin_schedule
-from orchestrator.services.schedule.process import TURNER, TurnOptions
-from orchestrator.services.schedule.verb import turn
+from orchestrator.services.schedule.process import SCHEDULER, ScheduleOptions
+from orchestrator.services.schedule.verb import run_schedule
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store import database, keys
@@ -102,7 +102,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.fault import full
 from orchestrator.store.file import private_file
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.keys import key_of, lab_key, slice_of
+from orchestrator.store.keys import key_of, lab_key, tenancy_of
 from orchestrator.store.locks import Locks, locks_of, who
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.options import UpOptions
@@ -113,14 +113,14 @@ from orchestrator.telemetry.progress import Silent
 from orchestrator.verbs import change as verbs
 from orchestrator.verbs import status as survey
 from tests.sim.stores import Stores
-from workloads.collectives import turns
+from workloads.collectives import ring_changes
+from workloads.collectives.ring_changes import RingChanges
 from workloads.collectives.sets import Layout, Sets, read_layout
-from workloads.collectives.turns import Turns
 from workloads.host.pace import CHECK_S, Pace
-from workloads.progress import beat
 from workloads.progress import demand as demanded
-from workloads.progress.beat import Beat
+from workloads.progress import heartbeat
 from workloads.progress.demand import Demand
+from workloads.progress.heartbeat import Heartbeat
 from workloads.progress.waits import Unknown
 from workloads.training.checkpoint import KEPT
 from workloads.transport.accord import Accord
@@ -148,15 +148,14 @@ __all__ = [
     "NEWRULE",
     "QUEUE",
     "RANK_SENDS",
+    "SCHEDULER",
     "STOP_S",
-    "TURNER",
     "U32",
     "VAR",
     "Accord",
     "AdaptOptions",
     "Allowance",
     "Arming",
-    "Beat",
     "Budget",
     "Command",
     "CoordinateOptions",
@@ -168,6 +167,7 @@ __all__ = [
     "GuardOptions",
     "Handoff",
     "HandsNeeded",
+    "Heartbeat",
     "Infeasible",
     "Interlock",
     "Jobs",
@@ -180,7 +180,9 @@ __all__ = [
     "Play",
     "Probes",
     "Rank",
+    "RingChanges",
     "RolledBack",
+    "ScheduleOptions",
     "Server",
     "ServiceOptions",
     "Sets",
@@ -189,15 +191,12 @@ __all__ = [
     "Slots",
     "Store",
     "TestbedError",
-    "TurnOptions",
-    "Turns",
     "Unknown",
     "Unreachable",
     "UpOptions",
     "adapt",
     "attr",
     "attrs",
-    "beat",
     "begin_schedule",
     "coordinate",
     "demanded",
@@ -207,6 +206,7 @@ __all__ = [
     "full",
     "generation_owners",
     "guard",
+    "heartbeat",
     "key_of",
     "layout",
     "links",
@@ -220,11 +220,11 @@ __all__ = [
     "read_layout",
     "released",
     "replaced",
-    "slice_of",
+    "run_schedule",
     "stop_left",
     "survey",
+    "tenancy_of",
     "tenants",
-    "turn",
     "u32",
     "unpack",
     "verbs",
@@ -232,7 +232,7 @@ __all__ = [
 ]
 
 
-class Kick:
+class Flush:
     """The sockets of a hold: there are none."""
 
     keep, meet = False, None
@@ -254,7 +254,7 @@ class StandIns:
     disk_open: Any
     """`open` of agents."""
 
-    def ansible(self, *words: object) -> Any:
+    def ansible(self, *argv: object) -> Any:
         """As `Ansible`; `play` may return a future."""
 
     def login(self, host: str, target: object, timeout_s: float) -> Any:
@@ -283,10 +283,10 @@ class StandIns:
     def claimed(self, claim: StoreClaim) -> None:
         """A process shares the file that says which store keeps the lab."""
 
-    def spawn(self, settings: Settings, words: list[str], said: Path) -> Any:
+    def spawn(self, settings: Settings, argv: list[str], message: Path) -> Any:
         """As `processes.spawn`."""
 
-    def stop_movers(self, settings: Settings, slice_: str) -> Any:
+    def stop_movers(self, settings: Settings, tenancy: str) -> Any:
         """As `registry.stop_movers`; may return a future."""
         return []
 
@@ -308,11 +308,11 @@ _ASKED: list[object] = []
 def _once(function: Callable[..., Any], key: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
     """The function, which is called once with each key."""
 
-    def asked(*words: Any, **more: Any) -> Any:
-        known = (function, *key(*words))
+    def asked(*argv: Any, **more: Any) -> Any:
+        known = (function, *key(*argv))
         if known not in _PURE:
-            _ASKED.extend(words)
-            _PURE[known] = function(*words, **more)
+            _ASKED.extend(argv)
+            _PURE[known] = function(*argv, **more)
         return _PURE[known]
 
     return asked
@@ -348,13 +348,13 @@ def of_jobs(by: Any) -> Iterable[tuple[Any, str, Any]]:
     """Where agents and ranks meet what a machine is: processes and their files, sockets, threads. by: has a stand-in for each."""
     yield from ((job_processes, name, getattr(by, name)) for name in ("os", "open", "pwd", "shutil", "subprocess"))
     yield from ((job_processes, name, getattr(by, name)) for name in ("kill_session", "kill_left"))
-    yield from ((module, "start_time", by.start_time) for module in (job_processes, handoff, door))
-    yield from ((handoff, name, getattr(by, name)) for name in ("job_door", "clean"))
+    yield from ((module, "start_time", by.start_time) for module in (job_processes, handoff, job_socket))
+    yield from ((handoff, name, getattr(by, name)) for name in ("job_socket", "clean"))
     yield follow, "try_lock", by.try_lock
     yield keeping, "open", by.open
-    yield from ((module, "jobs_file", by.jobs_file) for module in (beats, demand))
-    yield turns, "threading", by.threading
-    yield from ((turns, name, getattr(by, name)) for name in ("appears", "print"))
+    yield from ((module, "jobs_file", by.jobs_file) for module in (heartbeats, demand))
+    yield ring_changes, "threading", by.threading
+    yield from ((ring_changes, name, getattr(by, name)) for name in ("appears", "print"))
 
 
 @contextmanager
@@ -390,12 +390,12 @@ def replaced(by: StandIns) -> Iterator[None]:
         by.in_background(self)
         return self
 
-    def gone(self: StateFile[Any], *words: Any) -> None:
-        leave(self, *words)
+    def ended(self: StateFile[Any], *argv: Any) -> None:
+        leave(self, *argv)
         self._fd = -1
 
-    def left(self: Database, *words: Any) -> None:
-        stores.exit(self, *words)
+    def left(self: Database, *argv: Any) -> None:
+        stores.exit(self, *argv)
 
     read_lab: Callable[..., Lab] = sessions.read_lab  # type: ignore[attr-defined]
     with ExitStack() as patches:
@@ -407,30 +407,30 @@ def replaced(by: StandIns) -> Iterator[None]:
             (database, "private_file", stores.private),
             (StoreClaim, "acquire", claim),
             (StateFile, "__enter__", entered),
-            (StateFile, "__exit__", gone),
+            (StateFile, "__exit__", ended),
             (processes, "_proc", by.proc),
             (os, "fsync", by.synced),
             (sessions, "read_lab", _once(read_lab, _texts)),
             *((sessions, name, _once(getattr(sessions, name), _of_lab)) for name in ("_traits", "_options", "with_files")),
             (sessions, "with_known_hosts", _once(sessions.with_known_hosts, _of_lab)),
             (Lab, "with_traits", _once(Lab.with_traits, _of_lab)),
-            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, turning, move, job_back)),
+            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, changing, move, job_back)),
             (facts_of, "facts", _once(facts, _of_one)),
             (keys, "lab_key", _key_once),
             (ssh, "connect", by.login),
             (plays, "Ansible", by.ansible),
             (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
-            (turner, "undisturbed", nullcontext),
-            (services, "spawn", lambda settings, words, said, *, lowly: by.spawn(settings, words, said)),
-            (changes, "stop_movers", lambda settings, slice_: by.stop_movers(settings, slice_)),
+            (scheduler, "undisturbed", nullcontext),
+            (services, "spawn", lambda settings, text, reported, *, lowly: by.spawn(settings, text, reported)),
+            (changes, "stop_movers", lambda settings, tenancy: by.stop_movers(settings, tenancy)),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
-            (environment, "record_environment", lambda *words: None),
+            (environment, "record_environment", lambda *text: None),
             (basics, "os", by.disk_os),
             (basics, "open", by.disk_open),
             (fence, "os", by.disk_os),
             (generations, "os", by.disk_os),
             (slots, "os", by.disk_os),
-            (generations, "Kick", Kick),
+            (generations, "Flush", Flush),
             *by.more(),
         ):
             patches.enter_context(patch.object(owner, name, new, create=name in ("open", "print")))

@@ -67,7 +67,7 @@ def run(seed: str, *, trace: bool = False, without: Collection[str] = ()) -> Fou
 
     async def main() -> None:
         await world.start([*JUDGES, *plot.judges])
-        await plot(world, seed, without).tell()
+        await plot(world, seed, without).describe()
 
     gc.disable()
     try:

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.sim.kernel import Disk
-from tests.sim.seams import KEPT, Beat, Demand, Unknown, beat, demanded
+from tests.sim.seams import KEPT, Demand, Heartbeat, Unknown, demanded, heartbeat
 
 
-def option(words: Sequence[str], name: str, default: int) -> int:
+def option(argv: Sequence[str], name: str, default: int) -> int:
     """The value of an option of a command line."""
-    return int(words[words.index(name) + 1]) if name in words else default
+    return int(argv[argv.index(name) + 1]) if name in argv else default
 
 
 def beating(pid: int, rank: int) -> Any:
-    """The program's own beat, in memory; its file is `beat_file`."""
-    made = Beat(None, rank, Unknown())  # what this process waits for is no part of the story
-    beat.HEAD.pack_into(made._memory, 0, beat.MAGIC, pid, rank)
+    """The program's own beat, in memory; its file is `heartbeat_file`."""
+    made = Heartbeat(None, rank, Unknown())  # what this process waits for is no part of the story
+    heartbeat.HEAD.pack_into(made._memory, 0, heartbeat.MAGIC, pid, rank)
     return made
 
 

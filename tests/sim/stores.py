@@ -19,8 +19,8 @@ _TABLES: dict[str, str] = {}
 class Opened(sqlite3.Connection):
     """A connection to a store that knows which tables it has written to since `touched` was cleared."""
 
-    def __init__(self, *words: Any, **more: Any) -> None:
-        super().__init__(*words, **more)
+    def __init__(self, *argv: Any, **more: Any) -> None:
+        super().__init__(*argv, **more)
         self.touched: set[str] = set()
 
     def _touch(self, statement: str) -> None:

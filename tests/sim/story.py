@@ -21,7 +21,7 @@ LOOKS = LOOKER, 0
 """The shell of somebody who only looks."""
 STORM_S = 105.0
 """When faults stop (virtual s), if commands have not all ended before: the last fate is a minute old then."""
-WORDS = {"up": 10, "down": 2, "rollback": 2, "restore": 2, "status": 1, "steal": 1, "put right": 3}
+TEXTS = {"up": 10, "down": 2, "rollback": 2, "restore": 2, "status": 1, "steal": 1, "put right": 3}
 """What is typed, and how often."""
 FAULTS = (
     *("refuse", "swallow", "slow", "late", "drop-before", "drop-after", "split", "garble", "twice", "stale-read", "partial-bulk"),
@@ -109,7 +109,7 @@ def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], li
     typed: list[Typed] = []
     for shell in SHELLS:
         for number in range(draw.randint(1, 3)):
-            word = draw.choices(list(WORDS), list(WORDS.values()))[0]
+            word = draw.choices(list(TEXTS), list(TEXTS.values()))[0]
             fate = draw.random()
             doom = ("point", draw.randint(1, 90)) if fate < 0.12 else ("step", draw.randint(2, 420)) if fate < 0.24 else ("", 0)
             after_s = draw.uniform(0, 2) if not number else draw.expovariate(2.0)
@@ -122,8 +122,8 @@ def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], li
         fates.append(Fate(f"f{len(fates)}", at_s, kind, draw.getrandbits(32)))
     for _ in range(draw.choice((0, 1, 2))):
         typed.append(Typed(f"c{len(typed)}", LOOKS, draw.uniform(0, 2), "status", 0.0, (), 0.0, ("", 0)))
-    spared = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
-    return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
+    left_out = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
+    return [one for one in left_out if one.name not in without], [one for one in fates if one.name not in without]
 
 
 def names(seed: str) -> list[str]:
@@ -149,7 +149,7 @@ class Story:
         self.running: dict[tuple[str, int], Actor] = {}
         self.stamp = 0
 
-    async def tell(self) -> None:
+    async def describe(self) -> None:
         """The storm, then peace. Raises: Violation."""
         shells = [asyncio.ensure_future(self._shell(shell)) for shell in (*SHELLS, LOOKS)]
         evil = asyncio.ensure_future(self._storm())
@@ -199,8 +199,8 @@ class Story:
     async def steal(self, command: Any, pick: float) -> None:
         """`testbed lock steal` of one of the locks that there are."""
         locks = locks_of(self.world.lab, command.settings, command.store)
-        if there := locks.listed():
-            lock = there[int(pick * len(there))]
+        if other := locks.listed():
+            lock = other[int(pick * len(other))]
             self.loop.note(f"steals {lock.id} of {lock.owner}")
             locks.steal(lock.id, "because")
 
@@ -315,11 +315,11 @@ class Story:
                 return  # another owner uses by now what it needs: told, and `down` ends it
             self.world.rest(f"after {verb.__name__} of {owner}")
 
-    async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
         """A command in peace, which has to succeed, or to end with one of `may`."""
         self.stamp += 1
         actor = self.world.process(owner, f"p{self.stamp}-{owner}-{verb.__name__}")
-        came = await self.world.command(actor, verb, *words)
+        came = await self.world.command(actor, verb, *argv)
         if isinstance(came, BaseException) and not isinstance(came, may):
             raise Violation(f"in peace {verb.__name__} of {owner} came to {type(came).__name__}: {came}")
         if not isinstance(came, BaseException) and (left := getattr(came, "left", ())):

@@ -19,10 +19,10 @@ FEW = {"recover": 3, "adapt": 3, "pacing": 3}
 KEPT = [line.split()[0] for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines() if line and line[0] != "#"]
 
 
-def told(*words: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
+def shown(*argv: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
     """Tell stories in a process of their own: patched clocks must reach no other test."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    command = [sys.executable, "-m", "tests.sim", *words]
+    command = [sys.executable, "-m", "tests.sim", *argv]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
@@ -34,30 +34,30 @@ def commit() -> str:
 
 @pytest.mark.timeout(600)
 def test_new_stories_break_no_promise() -> None:
-    done = told(commit(), str(NEW))
+    done = shown(commit(), str(NEW))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("plot", [name for name in PLOTS if name])
 def test_stories_of_a_plot_break_no_promise(plot: str) -> None:
-    done = told(f"{plot}-{commit()}", str(FEW.get(plot, NEW // 10)))
+    done = shown(f"{plot}-{commit()}", str(FEW.get(plot, NEW // 10)))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(600)
 def test_stories_that_once_broke_a_promise_break_none() -> None:
-    done = told(*KEPT)
+    done = shown(*KEPT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_seed_tells_the_same_story_in_any_process() -> None:
-    one, other = told("20153", hash_seed="1"), told("20153", hash_seed="2")
+    one, other = shown("20153", hash_seed="1"), shown("20153", hash_seed="2")
     assert one.stdout.split()[1:4] == ["after", *one.stdout.split()[2:4]], one.stdout + one.stderr
     assert one.stdout.split()[:3] == other.stdout.split()[:3]
 
 
 def test_a_story_is_told_with_fewer_decisions() -> None:
-    whole, part = told("20153", "--trace"), told("20153", "--trace", "--only", "c3,c4")
+    whole, part = shown("20153", "--trace"), shown("20153", "--trace", "--only", "c3,c4")
     assert "START c4-bob-up" in whole.stdout and "START c4-bob-up" in part.stdout
     assert "START c6-bob-up" in whole.stdout and "START c6-bob-up" not in part.stdout

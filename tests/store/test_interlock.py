@@ -16,7 +16,7 @@ from orchestrator.inventory.segments import Segment
 from orchestrator.store.audit import Who, audit
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagout, Tagouts, place_of
-from tests.change.glasslab import Glass, hosts_yml, joined, roadm, select, slot, with_meters
+from tests.change.fibrelab import FibrePlant, hosts_yml, joined, roadm, select, slot, with_meters
 
 ANN, BOB = Who("ann", "ann"), Who("bob", "bob")
 
@@ -65,8 +65,8 @@ def test_light_moves_behind_the_device_that_changes_too() -> None:
 
 def test_light_that_stays_is_not_said_to_move() -> None:
     lab = joined()
-    there = {"west": frozenset({cross("west", "3", "101")}), "east": frozenset()}
-    assert tagged(moves(there, make(*OVER), lab), [tag("gpu03"), tag("f3"), tag("west:3")], lab) == []
+    existing = {"west": frozenset({cross("west", "3", "101")}), "east": frozenset()}
+    assert tagged(moves(existing, make(*OVER), lab), [tag("gpu03"), tag("f3"), tag("west:3")], lab) == []
 
 
 def test_fibres_that_share_a_coupler_are_told_apart() -> None:
@@ -77,12 +77,12 @@ def test_fibres_that_share_a_coupler_are_told_apart() -> None:
 
 
 def test_a_tag_whose_place_nobody_knows_stands_in_the_way_of_everything() -> None:
-    [said] = tagged(moves({}, make(*OVER), joined()), [tag("f99")], joined())
-    assert "f99 is tagged out by ann" in said and "the inventory does not say where that is" in said
+    [output] = tagged(moves({}, make(*OVER), joined()), [tag("f99")], joined())
+    assert "f99 is tagged out by ann" in output and "the inventory does not say where that is" in output
 
 
 @pytest.mark.parametrize(
-    ("subject", "said"),
+    ("subject", "message"),
     [
         ("gpu9", "is not a fibre, device, device:port, packet switch, host or host:pN of this lab"),
         ("wset", "did you mean west"),
@@ -90,10 +90,10 @@ def test_a_tag_whose_place_nobody_knows_stands_in_the_way_of_everything() -> Non
         ("gpu01:p7", "gpu01 has no port p7 (it has p1, p2, p3)"),
     ],
 )
-def test_what_the_lab_does_not_have_cannot_be_tagged(subject: str, said: str) -> None:
+def test_what_the_lab_does_not_have_cannot_be_tagged(subject: str, message: str) -> None:
     with pytest.raises(Usage) as caught:
         place_of(subject, switches())
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 # --- packet switches: nobody drives them, traffic comes and goes by the hosts' routes
@@ -160,8 +160,8 @@ def test_a_tag_is_taken_away_by_who_hung_it_or_with_its_id_and_a_reason(store: S
     assert [t.id for t in bob.remove(made.id, steal=True, why="she left")] == [made.id]
     ann.set("f1", "again")
     assert ann.remove("f1") and ann.listed() == []
-    said = [(r.user, r.what, r.subject) for r in reversed(audit(store, "lab"))]
-    assert said == [
+    lines = [(r.user, r.what, r.subject) for r in reversed(audit(store, "lab"))]
+    assert lines == [
         ("ann", "tagged out", "f1"),
         ("bob", "tag stolen", "f1"),
         ("ann", "tagged out", "f1"),
@@ -198,26 +198,26 @@ def limited(lab: Lab, device: str, dbm: float, at: str = "", tx_dbm: float | Non
 
 
 def light(lab: Lab, *settings: CrossConnect | SpectralRoute, launched_dbm: float = 0.0) -> list[str]:
-    glass = Glass(lab, launched_dbm)
-    return asyncio.run(Interlocks(lab, glass.devices, None).light(make(*settings)))  # type: ignore[arg-type]
+    lit = FibrePlant(lab, launched_dbm)
+    return asyncio.run(Interlocks(lab, lit.devices, None).light(make(*settings)))  # type: ignore[arg-type]
 
 
 def test_too_much_light_by_the_devices_own_meter_is_refused() -> None:
     lab = limited(joined(), "west", 3.0, tx_dbm=-10.0, meter_db=1.0)
-    [said] = light(lab, *OVER, launched_dbm=6.0)
-    assert said == "west:1 tolerates 3 dBm and 5.4 dBm would enter it (measured at west:1)"
+    [reported] = light(lab, *OVER, launched_dbm=6.0)
+    assert reported == "west:1 tolerates 3 dBm and 5.4 dBm would enter it (measured at west:1)"
     assert light(lab, *OVER, launched_dbm=3.0) == []
 
 
 def test_without_a_meter_the_transmitter_less_the_fibre_decides() -> None:
     assert light(limited(joined(), "west", 3.0, tx_dbm=3.5), *OVER) == []
-    [said] = light(limited(joined(), "west", 3.0, tx_dbm=4.0), *OVER)
-    assert said == "west:1 tolerates 3 dBm and 3.4 dBm would enter it (gpu01:p1 sends 4 dBm)"
+    [reported] = light(limited(joined(), "west", 3.0, tx_dbm=4.0), *OVER)
+    assert reported == "west:1 tolerates 3 dBm and 3.4 dBm would enter it (gpu01:p1 sends 4 dBm)"
 
 
 def test_without_either_it_is_refused_and_said_what_is_missing() -> None:
-    [said] = light(limited(joined(), "west", 3.0), *OVER)
-    assert said.endswith("it is unknown how much light would enter it: fibre f1 has no tx_dbm")
+    [output] = light(limited(joined(), "west", 3.0), *OVER)
+    assert output.endswith("it is unknown how much light would enter it: fibre f1 has no tx_dbm")
 
 
 def test_a_limit_further_on_counts_what_is_lost_on_the_way() -> None:
@@ -225,8 +225,8 @@ def test_a_limit_further_on_counts_what_is_lost_on_the_way() -> None:
     assert light(limited(joined(), "east", 1.2, tx_dbm=4.0), *OVER) != []
     assert light(limited(joined(), "east", 1.4, tx_dbm=4.0), *OVER) == []
     metered = limited(joined(), "east", 1.2, tx_dbm=-10.0, meter_db=1.0)
-    [said] = light(metered, *OVER, launched_dbm=4.0)
-    assert said == "east:801 tolerates 1.2 dBm and 1.3 dBm would enter it (measured at west:1)"
+    [reported] = light(metered, *OVER, launched_dbm=4.0)
+    assert reported == "east:801 tolerates 1.2 dBm and 1.3 dBm would enter it (measured at west:1)"
 
 
 def test_a_limit_of_one_port_leaves_the_others_alone() -> None:
@@ -252,12 +252,12 @@ def test_what_a_coupler_brings_together_is_added_up() -> None:
 
 def test_an_attenuated_route_lets_less_through() -> None:
     lab = limited(roadm(), "wss1", -3.0, at="5101", tx_dbm=4.0)
-    ways = (
+    paths = (
         SpectralRoute(Port("wss1", "4101"), Port("wss1", "4201"), slot(1)),
         SpectralRoute(Port("wss1", "5101"), Port("wss1", "5202"), slot(1)),
     )
-    assert light(lab, *ways) != []
-    assert light(lab, replace(ways[0], attenuation_db=2.0), ways[1]) == []
+    assert light(lab, *paths) != []
+    assert light(lab, replace(paths[0], attenuation_db=2.0), paths[1]) == []
 
 
 def test_taking_down_is_never_too_bright() -> None:

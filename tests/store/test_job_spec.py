@@ -35,7 +35,7 @@ JOB = Job(
     },
     aside=("gpu04",),
 )
-SPEC = JobSpec(JOB, "mlp.r1", "gloo", {"shadow": {"lacks": "no room"}}, True, 4, Pause(4, 9, 1.5))
+SPEC = JobSpec(JOB, "mlp.r1", "gloo", {"shadow": {"missing": "no room"}}, True, 4, Pause(4, 9, 1.5))
 
 
 def stored(spec: JobSpec) -> Any:
@@ -58,7 +58,7 @@ def test_a_field_that_is_missing_is_refused_by_name(without: str) -> None:
 @pytest.mark.parametrize("where", [(), ("pause",)])
 def test_a_field_that_nobody_knows_is_refused_by_name(where: tuple[str, ...]) -> None:
     data = stored(SPEC)
-    (data[where[0]] if where else data)["turns"] = 1
+    (data[where[0]] if where else data)["ring_changes"] = 1
     with pytest.raises(StoreFailed, match="whose fields are not those of this version: turns"):
         JobSpec.of_json(data)
 

@@ -131,8 +131,8 @@ def test_a_process_id_used_again_is_another_process() -> None:
 
 
 def test_a_process_left_running_is_ended_by_its_mark_and_one_that_ignores_sigterm_by_sigkill() -> None:
-    words = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE)
+    text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"\n"
     left = Daemon.detach(process)
     process.stdout.close()

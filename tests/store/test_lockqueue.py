@@ -147,18 +147,18 @@ def test_who_follows_a_certain_lock_waits_for_it_and_keeps_nobody_waiting_meanwh
 
 
 def test_a_job_is_launched_and_stopped_within_the_slots_of_its_owner_and_nobody_elses() -> None:
-    turner, waits = run(1, "ann", "ab", state="active", role="schedule"), run(2, "bob", "ab")
+    scheduler, waits = run(1, "ann", "ab", state="active", role="schedule"), run(2, "bob", "ab")
     launch = run(3, "ann", "a", role="job", within="schedule")
-    assert blockers(launch, [turner]) == [] == blockers(turner, [replace(launch, state="active")])
-    assert blockers(launch, [turner, waits]) == [], "the turner keeps bob waiting anyway"
-    assert blockers(replace(launch, owner="bob"), [turner]) == [turner]
-    assert blockers(run(3, "ann", "a"), [turner]) == [turner]
-    assert blockers(replace(launch, seq=4, id="l4"), [turner, replace(launch, state="active")])
+    assert blockers(launch, [scheduler]) == [] == blockers(scheduler, [replace(launch, state="active")])
+    assert blockers(launch, [scheduler, waits]) == [], "the turner keeps bob waiting anyway"
+    assert blockers(replace(launch, owner="bob"), [scheduler]) == [scheduler]
+    assert blockers(run(3, "ann", "a"), [scheduler]) == [scheduler]
+    assert blockers(replace(launch, seq=4, id="l4"), [scheduler, replace(launch, state="active")])
 
 
 def test_no_reason_that_somebody_writes_lets_a_lock_pass() -> None:
-    turner = run(1, "ann", "ab", state="active", role="schedule")
-    assert blockers(run(3, "ann", "a", reason="job launch while slots turn"), [turner]) == [turner]
+    scheduler = run(1, "ann", "ab", state="active", role="schedule")
+    assert blockers(run(3, "ann", "a", reason="job launch while slots turn"), [scheduler]) == [scheduler]
 
 
 def test_states_that_count_are_two() -> None:

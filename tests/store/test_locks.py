@@ -98,9 +98,9 @@ A, B = Scope(frozenset({"gpu02", "gpu03"})), Scope(frozenset({"gpu04"}), frozens
 def test_the_second_is_told_who_holds_what_since_when_why_and_by_which_id(store: Store, holder: Holder) -> None:
     with pytest.raises(Locked) as caught:
         bob(store).take("run", A, "up torus")
-    said = str(caught.value)
-    assert said.startswith(f"gpu02 is locked by ann on {socket.gethostname()} (pid {holder.process.pid}) since ")
-    assert said.endswith(f": up ring-12 [lock {holder.lock}]")
+    output = str(caught.value)
+    assert output.startswith(f"gpu02 is locked by ann on {socket.gethostname()} (pid {holder.process.pid}) since ")
+    assert output.endswith(f": up ring-12 [lock {holder.lock}]")
     assert caught.value.exit_code == 4
     assert "--wait" in caught.value.hint and f"process {holder.process.pid}" in caught.value.hint
 
@@ -125,9 +125,9 @@ def test_a_stolen_lock_stops_its_run_before_the_next_step(store: Store, holder: 
     taken = locks.steal(holder.lock, "ann is at sea")
     assert taken is not None and taken.owner == "ann"
     assert holder.step() == ""
-    said = holder.end()
-    assert f"Locked: run {time.strftime('%Y-%m-%d')}-0001 no longer holds the lab" in said
-    assert f"its lock {holder.lock} was stolen by bob at" in said and "ann is at sea" in said
+    output = holder.end()
+    assert f"Locked: run {time.strftime('%Y-%m-%d')}-0001 no longer holds the lab" in output
+    assert f"its lock {holder.lock} was stolen by bob at" in output and "ann is at sea" in output
     stolen = next(r for r in audit(store, "lab") if r.what == "stolen")
     assert (stolen.user, stolen.pid, stolen.subject) == ("bob", os.getpid(), holder.lock)
     assert "up ring-12" in stolen.why and "ann is at sea" in stolen.why
@@ -178,11 +178,11 @@ def test_a_run_waits_for_its_turn_and_hears_whom_it_waits_for(store: Store, hold
     heard: list[str] = []
 
     async def wait(waits: asyncio.Event) -> str:
-        def told(words: str) -> None:
-            heard.append(words)
+        def shown(text: str) -> None:
+            heard.append(text)
             waits.set()
 
-        async with hold(bob(store), A, "up torus", wait_s=20, told=told) as held:
+        async with hold(bob(store), A, "up torus", wait_s=20, notify=shown) as held:
             return held.lock.state
 
     async def both() -> str:

@@ -13,7 +13,7 @@ from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.avoid import read_avoid
 from orchestrator.store.scope import read_scope
 from orchestrator.store.tagouts import Tagouts, place_of
-from tests.change.glasslab import hosts_yml, joined
+from tests.change.fibrelab import hosts_yml, joined
 
 WRONG = ("01", "99", "../../x", " 1", "1 ", "\u0661", "1-3", "p1", "")
 FIBRES = 'fibres:\n  - {name: f1, host: gpu01, port: 1, device: ocs1, enters: "1", leaves: "17"}\n'
@@ -48,7 +48,7 @@ def test_a_range_reserves_its_ports_as_the_inventory_spells_them() -> None:
 
 def test_what_is_to_be_avoided_is_spelt_as_in_the_inventory() -> None:
     found = read_avoid(["gpu01:1", "gpu03:p01"], joined())
-    assert found.words == ("gpu01:p1", "gpu03:p1") and found.ports == {HostPort("gpu01", 1), HostPort("gpu03", 1)}
+    assert found.message == ("gpu01:p1", "gpu03:p1") and found.ports == {HostPort("gpu01", 1), HostPort("gpu03", 1)}
     with pytest.raises(Usage, match=r"did you mean west:1\?"):
         read_avoid(["west:01"], joined())
 
@@ -83,6 +83,6 @@ def test_tagout_of_a_port_that_is_not_there_leaves_no_tag(
 ) -> None:
     monkeypatch.setattr(Tagouts, "set", lambda *_: pytest.fail("a tag was hung"))
     assert main.run(["tagout", subject, "--reason", "hands in rack", "--json"]) == 2
-    said = json.loads(capsys.readouterr().out)
-    assert said["code"] == "E-USAGE" and "no fibre of the inventory ends at" in said["message"]
-    assert "tagout ocs1 " in said["hint"], "the whole device can be tagged out instead"
+    reply = json.loads(capsys.readouterr().out)
+    assert reply["code"] == "E-USAGE" and "no fibre of the inventory ends at" in reply["message"]
+    assert "tagout ocs1 " in reply["hint"], "the whole device can be tagged out instead"

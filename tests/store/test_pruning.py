@@ -12,7 +12,7 @@ import pytest
 from optics import CrossConnect, Port
 from orchestrator.fabric.up_state import UpState
 from orchestrator.settings import Settings, load
-from orchestrator.store.keys import slice_key
+from orchestrator.store.keys import tenancy_key
 from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.influx_api import InfluxTarget
@@ -22,7 +22,7 @@ from tests.disk import room_for
 from tests.kit.jobs import spec
 from tests.telemetry.conftest import fill
 
-KEY = slice_key("lab", "ann")
+KEY = tenancy_key("lab", "ann")
 
 
 @pytest.fixture

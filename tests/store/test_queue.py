@@ -30,7 +30,7 @@ def added(store: Store, who: Who = ANN, count: int = 2, lab: str = LAB) -> Queue
 
 def test_a_job_goes_from_state_to_state_and_gives_its_hosts_back(store: Store) -> None:
     job = added(store)
-    assert (job.number, job.slice, job.state, job.left_s, job.preemptible) == (1, "ann.q1", "waiting", 60, True)
+    assert (job.number, job.tenancy, job.state, job.left_s, job.preemptible) == (1, "ann.q1", "waiting", 60, True)
     starting = claim(store, ANN, job, ("gpu01", "gpu02"), "plan")
     assert starting and (starting.generation, starting.hosts, starting.plan_text) == (1, ("gpu01", "gpu02"), "plan")
     running = change_job_state(store, ANN, starting, "running")
@@ -74,8 +74,8 @@ def test_what_is_dropped_is_stopped_first_and_only_by_its_owner(store: Store) ->
     dropped = drop(store, LAB, ANN, 1)
     assert (dropped.state, dropped.next, dropped.detail) == ("stopping", "done", "dropped by ann")
     assert drop(store, LAB, ANN, waits.number).state == "done"
-    for number, words in ((2, "has ended already"), (7, "no job 7")):
-        with pytest.raises(Missing, match=words):
+    for number, text in ((2, "has ended already"), (7, "no job 7")):
+        with pytest.raises(Missing, match=text):
             drop(store, LAB, ANN, number)
     assert [job.number for job in queued(store, LAB, ended=5)] == [2, 1]
 
@@ -105,17 +105,17 @@ def test_the_jobs_of_a_user_are_served_by_one_process_that_lives(store: Store) -
 
 
 def test_a_user_can_serve_the_queue_from_another_machine_once_the_first_has_ended_or_is_given_up(store: Store) -> None:
-    here, there = ANN, Who("ann", "ann", host="other")
-    serve(store, LAB, there)
+    here, other = ANN, Who("ann", "ann", host="other")
+    serve(store, LAB, other)
     with pytest.raises(Locked, match="on other"):
         serve(store, LAB, here)
-    assert not queue.serves(store, LAB, here) and queue.serves(store, LAB, there)
-    queue.unserve(store, LAB, there)
+    assert not queue.serves(store, LAB, here) and queue.serves(store, LAB, other)
+    queue.unserve(store, LAB, other)
     assert not served(store, LAB)
-    serve(store, LAB, there)
-    assert queue.given_up(store, LAB, here) == "other" and not queue.serves(store, LAB, there)
+    serve(store, LAB, other)
+    assert queue.given_up(store, LAB, here) == "other" and not queue.serves(store, LAB, other)
     serve(store, LAB, here)
-    queue.unserve(store, LAB, there)
+    queue.unserve(store, LAB, other)
     assert queue.given_up(store, LAB, here) == "" and served(store, LAB) == {"ann"}, "that of this machine is stopped, not given up"
 
 
@@ -130,8 +130,8 @@ def test_a_job_that_cannot_be_stopped_everywhere_gives_the_other_hosts_back(stor
 
 def test_the_slice_of_a_job_is_one_that_nobody_uses(store: Store) -> None:
     store.set_current("lab/ann.q1", "r", plan_name="p", plan_sha="", plan_text="", up=UpState(), generation=1)
-    assert added(store).slice == "ann.q2"
-    assert len(added(store, Who("a" * 64, "ann")).slice) <= 64
+    assert added(store).tenancy == "ann.q2"
+    assert len(added(store, Who("a" * 64, "ann")).tenancy) <= 64
 
 
 def test_a_wall_clock_that_is_set_gives_and_takes_no_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

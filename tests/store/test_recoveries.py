@@ -64,10 +64,10 @@ def test_what_must_not_begin_leaves_no_trace(store: Store) -> None:
 
 
 def test_an_attempt_whose_process_is_gone_has_died_and_counts(store: Store) -> None:
-    class Gone(Who):
+    class Ended(Who):
         process = "another boot/1"  # type: ignore[assignment]
 
-    died = begin(store, who=Gone("ann", "ann", pid=2**22 + 1))
+    died = begin(store, who=Ended("ann", "ann", pid=2**22 + 1))
     died.__enter__()
     (found,) = recoveries(store, KEY)
     assert found.outcome == "died" and found.idle_s == pytest.approx(found.age_s, abs=0.1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optics import CrossConnect, Port, Usage
 from orchestrator.store.scope import WHOLE, Scope, of_settings, ranges, reachable_scope, read_scope, scope_of_data
-from tests.change.glasslab import joined, roadm, select
+from tests.change.fibrelab import joined, roadm, select
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 4)]
 PORTS = [Port(d, label) for d in ("ocs1", "ocs2") for label in ("1", "2", "3")]
@@ -96,7 +96,7 @@ def test_an_operator_names_ranges_and_lists() -> None:
 def test_all_wrong_names_are_told_at_once() -> None:
     with pytest.raises(Usage) as caught:
         read_scope(joined(), hosts=["gpu09"], ports=["wst:1", "west"], devices=["north"])
-    said = str(caught.value)
-    assert len(said.splitlines()) == 4
-    assert "host gpu09 is not in the lab (4 hosts, gpu01, gpu02, gpu03, gpu04)" in said
-    assert "did you mean west" in said and "DEVICE:FIRST-LAST" in said and "north" in said
+    output = str(caught.value)
+    assert len(output.splitlines()) == 4
+    assert "host gpu09 is not in the lab (4 hosts, gpu01, gpu02, gpu03, gpu04)" in output
+    assert "did you mean west" in output and "DEVICE:FIRST-LAST" in output and "north" in output

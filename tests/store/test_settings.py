@@ -84,16 +84,16 @@ def test_a_wrong_timeout_says_where_it_came_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "seconds"), [("90s", 90), ("2m", 120), ("500ms", 0.5), ("1h", 3600), ("7", 7), ("30d", 2592000), (" 1.5 s", 1.5)]
+    ("text", "seconds"), [("90s", 90), ("2m", 120), ("500ms", 0.5), ("1h", 3600), ("7", 7), ("30d", 2592000), (" 1.5 s", 1.5)]
 )
-def test_durations_are_read_with_their_unit(words: str, seconds: float) -> None:
-    assert duration(words) == seconds
+def test_durations_are_read_with_their_unit(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
 
 
-@pytest.mark.parametrize("words", ["", "s", "-1s", "0", "nan", "inf", "1e99h", "5 days"])
-def test_what_is_no_duration_is_refused(words: str) -> None:
+@pytest.mark.parametrize("text", ["", "s", "-1s", "0", "nan", "inf", "1e99h", "5 days"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
-        duration(words)
+        duration(text)
 
 
 def test_influx_is_off_unless_asked_for_and_its_keys_stand_in_a_table(tmp_path: Path) -> None:
@@ -116,8 +116,14 @@ def test_wrong_words_about_influx_are_all_named_and_a_password_is_not_repeated(t
         get(tmp_path)
     text = str(caught.value)
     assert len(caught.value.problems) == 6 and "s3cret" not in text and "TESTBED_INFLUX_TOKEN" in text
-    for words in ("unknown key 'telemetry.flux'", "wanted auto, v1 or v2, found 'v3'", "wanted yes or no", "'a b'", "1h at least"):
-        assert words in text
+    for message in (
+        "unknown key 'telemetry.flux'",
+        "wanted auto, v1 or v2, found 'v3'",
+        "wanted yes or no",
+        "'a b'",
+        "1h at least",
+    ):
+        assert message in text
     with pytest.raises(BadFile, match=r"TESTBED_INFLUX_URL: wanted none, auto or http"):
         get(tmp_path, env={"TESTBED_INFLUX_URL": "influx:8086"})
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from optics import CrossConnect, Locked, Missing, Port, Slot, SpectralRoute, StoreFailed, TestbedError
+from optics import CrossConnect, FrequencySlot, Locked, Missing, Port, SpectralRoute, StoreFailed, TestbedError
 from orchestrator.fabric.up_state import UpState
 from orchestrator.store.generations import generation_owners, next_generation
-from orchestrator.store.keys import lab_key, slice_key
+from orchestrator.store.keys import lab_key, tenancy_key
 from orchestrator.store.light import add_light, light_history
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import Belonging, LightPoint
@@ -54,8 +54,8 @@ def test_another_connection_in_this_process_takes_no_lock_from_the_first(store: 
     """As two calls of the Python API have at once; else a command elsewhere would remove the log that the first one writes to."""
 
     def seen_elsewhere() -> int:
-        words = [sys.executable, "-c", OPEN, str(store.path)]
-        return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        argv = [sys.executable, "-c", OPEN, str(store.path)]
+        return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
     with Store(store.path, durable=False) as second:
         if closed:
@@ -295,12 +295,12 @@ def test_a_lab_is_known_by_its_devices_not_by_where_its_files_are() -> None:
     assert os.sep not in lab_key("../lab one", ["a"])
 
 
-R = SpectralRoute(Port("wss1", "in"), Port("wss1", "3"), Slot.flexgrid(-280, 4), 2.5)
+R = SpectralRoute(Port("wss1", "in"), Port("wss1", "3"), FrequencySlot.flexgrid(-280, 4), 2.5)
 
 
 def test_a_spectral_route_is_ours_with_its_slot_and_its_last_attenuation(store: Store) -> None:
     run = store.new_run("up", "lab")
-    other = SpectralRoute(R.ingress, R.egress, Slot.flexgrid(-272, 4))
+    other = SpectralRoute(R.ingress, R.egress, FrequencySlot.flexgrid(-272, 4))
     store.own("lab", run.id, [A, R, other])
     assert store.owned("lab") == {A, R, other}
     weaker = replace(R, attenuation_db=4.0)
@@ -311,7 +311,7 @@ def test_a_spectral_route_is_ours_with_its_slot_and_its_last_attenuation(store: 
 
 
 def test_what_is_up_belongs_to_an_owner_and_others_can_be_told_whose_it_is(store: Store) -> None:
-    ann, bob = slice_key("lab", "ann"), slice_key("lab", "bob")
+    ann, bob = tenancy_key("lab", "ann"), tenancy_key("lab", "bob")
     run = store.new_run("up", "lab", plan_name="ring-6", owner="ann")
     store.own(ann, run.id, [A])
     store.set_current(ann, run.id, plan_name="ring-6", plan_sha="s", plan_text="{}", up=UpState(), generation=1)
@@ -422,18 +422,18 @@ def test_what_came_last_is_told_by_no_clock(store: Store, monkeypatch: pytest.Mo
 def test_who_lost_the_lab_says_nothing_of_it_any_more(store: Store) -> None:
     """S11: a process that slept between its last step and its last word finds that the lab is somebody else's."""
 
-    def gone(db: sqlite3.Connection) -> None:
-        raise Locked("gone")
+    def ended(db: sqlite3.Connection) -> None:
+        raise Locked("ended")
 
-    mine = slice_key("lab", "ann")
+    mine = tenancy_key("lab", "ann")
     newer, old = store.new_run("up", "lab", user="ann"), store.new_run("up", "lab", user="ann")
-    words = {"plan_sha": "", "plan_text": "", "up": UpState(), "generation": 2}
-    store.set_current(mine, newer.id, plan_name="new", **words)  # type: ignore[arg-type]
-    old.fence(gone)
+    texts = {"plan_sha": "", "plan_text": "", "up": UpState(), "generation": 2}
+    store.set_current(mine, newer.id, plan_name="new", **texts)  # type: ignore[arg-type]
+    old.fence(ended)
     with pytest.raises(Locked):
-        store.set_current(mine, old.id, plan_name="old", **words)  # type: ignore[arg-type]
+        store.set_current(mine, old.id, plan_name="old", **texts)  # type: ignore[arg-type]
     with pytest.raises(Locked):
-        store.set_current(mine, newer.id, plan_name="old", by=old.id, **words)  # type: ignore[arg-type]
+        store.set_current(mine, newer.id, plan_name="old", by=old.id, **texts)  # type: ignore[arg-type]
     with pytest.raises(Locked):
         store.clear_current(mine, old.id)
     with pytest.raises(Locked):

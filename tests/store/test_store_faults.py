@@ -69,11 +69,11 @@ def test_a_full_disk_is_told_as_such_and_with_room_the_store_is_as_it_was(tmp_pa
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TESTBED_")}
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
     assert ran.returncode == 0, ran.stderr
-    said = json.loads(ran.stdout.splitlines()[-1])
-    full = said["full"]
+    reply = json.loads(ran.stdout.splitlines()[-1])
+    full = reply["full"]
     assert full["code"] == "E-STORE" and "disk" in full["message"] and "full" in full["message"], full
     assert "free some space" in full["hint"] and "mv " not in full["hint"] and "leave it there" in full["hint"]
-    assert [run["plan_name"] for run in said["after"]["data"]["runs"]] == (["ring"] if state == "used" else [])
+    assert [run["plan_name"] for run in reply["after"]["data"]["runs"]] == (["ring"] if state == "used" else [])
 
 
 def damaged(path: Path) -> None:
@@ -114,23 +114,23 @@ def test_an_io_error_is_a_full_disk_only_where_the_disk_is_full(tmp_path: Path, 
     assert "the disk is full (disk I/O error)" in str(storefault.store_fault(tmp_path / "s", error))
 
 
-@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "No space left"), (errno.EROFS, "Read-only file system")])
+@pytest.mark.parametrize(("number", "text"), [(errno.ENOSPC, "No space left"), (errno.EROFS, "Read-only file system")])
 def test_files_that_cannot_be_made_for_want_of_room_are_a_fault_of_the_disk(
-    tmp_path: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, number: int, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> int:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "open", fails)
-    with pytest.raises(StoreFailed, match=words):
+    with pytest.raises(StoreFailed, match=text):
         private_file(tmp_path / "testbed.sqlite3")
     monkeypatch.undo()
     monkeypatch.setattr(os, "mkdir", fails)
-    with pytest.raises(StoreFailed, match=words):
+    with pytest.raises(StoreFailed, match=text):
         private_file(tmp_path / "data" / "testbed.sqlite3")
     monkeypatch.undo()
     monkeypatch.setattr(Path, "write_text", fails)
-    with pytest.raises(StoreFailed, match=words):
+    with pytest.raises(StoreFailed, match=text):
         keep_plan(tmp_path / "plan.json", "{}")
 
 
@@ -266,8 +266,8 @@ def test_a_store_on_a_read_only_file_system_is_read_and_refuses_to_be_written(tm
         if log:
             shutil.copytree(folder, tmp_path / "killed")
             folder = tmp_path / "killed"
-    words = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", str(folder), sys.executable]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment(), cwd=tmp_path)
+    argv = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", str(folder), sys.executable]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=environment(), cwd=tmp_path)
     assert done.stdout.splitlines() == [
         run,
         f"{folder}/testbed.sqlite3 cannot be written: its file system is read-only",

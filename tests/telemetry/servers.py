@@ -88,7 +88,7 @@ class Stub:
 @contextmanager
 def stub(version: str = "v2.9.0", **answers: list[tuple[int, dict[str, str], bytes]]) -> Iterator[Stub]:
     """A loopback server that says it is InfluxDB `version`; other answers by `METHOD path`."""
-    told = Stub(answers={"GET /ping": [(204, {"X-Influxdb-Version": version}, b"")], **answers})
+    notified = Stub(answers={"GET /ping": [(204, {"X-Influxdb-Version": version}, b"")], **answers})
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -97,8 +97,8 @@ def stub(version: str = "v2.9.0", **answers: list[tuple[int, dict[str, str], byt
             parts = urlsplit(self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            told.heard.append(Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
-            answers = told.answers.get(f"{self.command} {parts.path}", [(404, {}, b"")])
+            notified.heard.append(Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
+            answers = notified.answers.get(f"{self.command} {parts.path}", [(404, {}, b"")])
             status, more, text = answers.pop(0) if len(answers) > 1 else answers[0]
             self.send_response(status)
             for name, value in more.items():
@@ -118,9 +118,9 @@ def stub(version: str = "v2.9.0", **answers: list[tuple[int, dict[str, str], byt
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    told.url = f"http://127.0.0.1:{server.server_address[1]}"
+    notified.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield told
+        yield notified
     finally:
         server.shutdown()
         server.server_close()
@@ -130,7 +130,7 @@ def stub(version: str = "v2.9.0", **answers: list[tuple[int, dict[str, str], byt
 @contextmanager
 def black_hole() -> Iterator[str]:
     """A port that takes connections and never says a word."""
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        door.listen(64)
-        yield f"http://127.0.0.1:{door.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"

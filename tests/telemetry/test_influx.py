@@ -241,7 +241,7 @@ def test_a_point_of_another_type_is_refused_by_name_and_all_others_arrive(tmp_pa
     assert copier.state.refused == 4 and "field type conflict" in copier.state.refusal and '"rx_bytes"' in copier.state.refusal
     assert Influx(target).query("SELECT COUNT(duration_ns) FROM phase")[0]["values"][0][1] == 1
     mark = tail.stored_mark(tmp_path / "runs" / "r", target.key, target.name)
-    assert (mark.points, mark.refused) == (5, 4) and "type float" in mark.words
+    assert (mark.points, mark.refused) == (5, 4) and "type float" in mark.message
     assert drained(target, tmp_path).state.points == 0  # it is not tried for ever
 
 
@@ -249,7 +249,7 @@ def test_lines_the_server_cannot_read_cost_only_themselves(tmp_path: Path, targe
     lines = [f"port,host=h rx_bytes={n}i {1795 * 10**15 + n}\n".encode() for n in range(100)]
     lines[41] = b"rbage\n"
     written = Influx(target).write(b"".join(lines))
-    assert written.refused == 1 and "unable to parse" in written.words
+    assert written.refused == 1 and "unable to parse" in written.message
     assert held(target) == (99, sum(range(100)) - 41)
 
 
@@ -270,7 +270,7 @@ def test_a_wrong_token_is_said_at_once_and_costs_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "words"),
+    ("status", "body", "text"),
     [
         (500, b'{"error":"write failed: no space left on device"}', "no space left on device"),
         (503, b"", "answers 503"),
@@ -279,18 +279,18 @@ def test_a_wrong_token_is_said_at_once_and_costs_nothing(tmp_path: Path) -> None
     ],
 )
 def test_a_server_in_trouble_is_tried_again_until_it_takes_the_points(
-    tmp_path: Path, status: int, body: bytes, words: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, status: int, body: bytes, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink, "BACKOFF_S", (0.01, 0.02))
-    said: list[str] = []
-    monkeypatch.setattr(Sink, "_say", lambda self, **news: said.append(str(news.get("trouble", ""))))
+    lines: list[str] = []
+    monkeypatch.setattr(Sink, "_emit", lambda self, **news: lines.append(str(news.get("trouble", ""))))
     fill(tmp_path / "runs" / "r", 5)
     answers = [(status, {"Retry-After": "0"}, body)] * 2 + [(204, {}, b"")]
     with stub(**{"POST /api/v2/write": answers}) as server:
         drained(InfluxTarget(server.url), tmp_path)
         assert len(server.of("/api/v2/write")) == 3
         assert {request.body for request in server.of("/api/v2/write")} == {(tmp_path / "runs/r/telemetry/000.lp").read_bytes()}
-    assert sum(words in line for line in said) == 2
+    assert sum(text in line for line in lines) == 2
 
 
 def test_something_that_is_no_influxdb_is_named(tmp_path: Path) -> None:

@@ -51,23 +51,23 @@ lines_free = st.text(st.characters(blacklist_categories=("Cs",), blacklist_chara
 
 @given(
     host=lines_free.filter(lambda s: s and "\\" not in s),
-    words=lines_free,
+    message=lines_free,
     whole=st.integers(INT_MIN, INT_MAX),
     real=st.floats(allow_nan=False, allow_infinity=False),
     at=st.integers(0, 2**62),
 )
-def test_every_value_comes_back_as_it_went_in(host: str, words: str, whole: int, real: float, at: int) -> None:
-    line = f"m,h={tag(host)},t=x a={text(words)},b={integer(whole)},c={number(real)} {at}"
+def test_every_value_comes_back_as_it_went_in(host: str, message: str, whole: int, real: float, at: int) -> None:
+    line = f"m,h={tag(host)},t=x a={text(message)},b={integer(whole)},c={number(real)} {at}"
     assert "\n" not in line
     point = parse(line)
     assert point.measurement == "m" and point.tags == {"h": host, "t": "x"} and point.time_ns == at
-    assert point.fields == {"a": words, "b": whole, "c": real}
+    assert point.fields == {"a": message, "b": whole, "c": real}
     assert isinstance(point.fields["b"], int) and isinstance(point.fields["c"], float)
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_any_text_stays_on_one_line_and_parses(label: str, words: str) -> None:
-    line = f"m,h={tag(label)} a={text(words)} 1".encode("utf-8", "replace").decode()
+def test_any_text_stays_on_one_line_and_parses(label: str, message: str) -> None:
+    line = f"m,h={tag(label)} a={text(message)} 1".encode("utf-8", "replace").decode()
     assert line.count("\n") == 0
     point = parse(line)
     assert list(point.tags) == ["h"] and list(point.fields) == ["a"]
@@ -137,7 +137,7 @@ def test_samples_written_at_once_are_the_points_written_one_by_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "tags", "fields", "words"),
+    ("name", "tags", "fields", "message"),
     [
         ("ports", PORT, {"rx_bytes": 1}, "measurement 'ports' is not declared"),
         ("port", PORT, {"rx_byte": 1}, "field 'rx_byte' is not declared"),
@@ -148,9 +148,9 @@ def test_samples_written_at_once_are_the_points_written_one_by_one(tmp_path: Pat
     ],
 )
 def test_a_point_that_is_not_as_declared_is_refused(
-    tmp_path: Path, name: str, tags: dict[str, str], fields: dict[str, Any], words: str
+    tmp_path: Path, name: str, tags: dict[str, str], fields: dict[str, Any], message: str
 ) -> None:
-    with Journal(tmp_path, "r", "emulated") as journal, pytest.raises(ValueError, match=words):
+    with Journal(tmp_path, "r", "emulated") as journal, pytest.raises(ValueError, match=message):
         journal.point(name, tags, fields)
     assert list(read_points(tmp_path)) == []
 
@@ -302,14 +302,14 @@ while True:
 """
     writer = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
-    told = 0
+    notified = 0
     for line in writer.stdout:
-        told = int(line)
-        if told == 300:
+        notified = int(line)
+        if notified == 300:
             writer.send_signal(signal.SIGKILL)
     writer.stdout.close()
     writer.wait()
-    assert len(list(read_points(tmp_path))) >= told >= 300
+    assert len(list(read_points(tmp_path))) >= notified >= 300
 
 
 def test_a_journal_may_be_closed_twice(tmp_path: Path) -> None:
@@ -341,21 +341,21 @@ def test_every_name_says_its_unit() -> None:
 
 
 def test_a_full_disk_stops_no_run_and_loses_no_point_when_there_is_room_again(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Journal(tmp_path, "r", "lab") as journal:
-        journal.notify = said.append
+        journal.notify = lines.append
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # the kernel's own refusal, in the middle of a line
             for n in range(100):
                 journal.point("port", PORT, {"rx_bytes": n}, n)
                 journal.flush()
             assert (tmp_path / "telemetry" / "000.lp").stat().st_size == 2000
-            assert "File too large" in journal.trouble and len(said) == 1 and "wait in memory" in said[0]
+            assert "File too large" in journal.trouble and len(lines) == 1 and "wait in memory" in lines[0]
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         journal.flush()
-        assert journal.trouble == "" and "nothing was lost" in said[1]
+        assert journal.trouble == "" and "nothing was lost" in lines[1]
     trouble: list[str] = []
     assert [p.fields["rx_bytes"] for p in read_points(tmp_path, trouble=trouble)] == list(range(100)) and not trouble
 
@@ -376,11 +376,11 @@ def test_a_journal_that_cannot_be_begun_says_where_and_why_before_anything_is_ch
 
 def test_a_disk_that_stays_full_is_told_with_how_many_points_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.telemetry.journal._MOST_WAITING", 1000)
-    said: list[str] = []
+    lines: list[str] = []
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         with Journal(tmp_path, "r", "lab") as journal:
-            journal.notify = said.append
+            journal.notify = lines.append
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
             for n in range(100):
                 journal.point("port", PORT, {"rx_bytes": n}, n)
@@ -389,4 +389,4 @@ def test_a_disk_that_stays_full_is_told_with_how_many_points_it_cost(tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     kept = [p.fields["rx_bytes"] for p in read_points(tmp_path)]
     assert kept == list(range(len(kept))) and 0 < len(kept) < 100
-    assert said[-1].endswith(f"{100 - len(kept)} points of the journal are lost: File too large") and journal.trouble == said[-1]
+    assert lines[-1].endswith(f"{100 - len(kept)} points of the journal are lost: File too large") and journal.trouble == lines[-1]

@@ -55,8 +55,8 @@ def test_the_same_is_not_said_again_and_a_phase_that_begins_anew_is() -> None:
     progress = Lines(out, every_s=0.0)
     for _ in range(2):
         progress.phase("job")
-        for done, words in ((0, "starting"), (0, "starting"), (0, "starting"), (3, "running"), (3, "running")):
-            progress.update("job", done, 4, words)
+        for done, text in ((0, "starting"), (0, "starting"), (0, "starting"), (3, "running"), (3, "running")):
+            progress.update("job", done, 4, text)
     assert out.getvalue().splitlines() == ["job        0/4 starting", "job        3/4 running"] * 2
 
 

@@ -77,7 +77,7 @@ class FakeHosts(OwnParts):
         return self.looks.pop(0)
 
 
-def told(run_dir: Path, name: str) -> list[Point]:
+def shown(run_dir: Path, name: str) -> list[Point]:
     return list(read_points(run_dir, [name]))
 
 
@@ -101,18 +101,18 @@ def test_a_batch_that_is_none_is_garbled(wrong: dict[str, Any]) -> None:
 
 
 async def test_samples_reach_the_journal_with_clocks_and_the_rate_over_each_circuit(tmp_path: Path) -> None:
-    way = Circuit(ONE, TWO, (CrossConnect(Port("ocs1", "1"), Port("ocs1", "9")),), 1.5)
+    path = Circuit(ONE, TWO, (CrossConnect(Port("ocs1", "1"), Port("ocs1", "9")),), 1.5)
     hosts = FakeHosts()
     with Journal(tmp_path, "r", "lab") as journal:
-        async with sampled_ports(cast(Hosts, hosts), journal, 100, [way]):
+        async with sampled_ports(cast(Hosts, hosts), journal, 100, [path]):
             for host in ("gpu01", "gpu02"):
                 hosts.queue.put_nowait(batch(host, [(10**9, 1, 0), (3 * 10**9, host == "gpu01", 50_000_000)]))
                 hosts.queue.put_nowait(batch(host, [], rows="torn"))
     assert hosts.asked == ["stream 0.01", "stream None", "unsubscribe"]
-    assert [p.fields["tx_bytes"] for p in told(tmp_path, "port")] == [0, 50_000_000] * 2
-    (clock,) = told(tmp_path, "clock")
+    assert [p.fields["tx_bytes"] for p in shown(tmp_path, "port")] == [0, 50_000_000] * 2
+    (clock,) = shown(tmp_path, "clock")
     assert clock.fields == {"offset_ns": -40, "round_trip_ns": 100}
-    last = told(tmp_path, "circuit")[-1]
+    last = shown(tmp_path, "circuit")[-1]
     assert (last.fields["mainstat"], last.fields["state"], last.tags["id"]) == (200.0, "dark", "1")
 
 
@@ -126,7 +126,7 @@ async def test_hosts_that_cannot_sample_and_a_change_that_fails_are_left_to_the_
             async with sampled_ports(cast(Hosts, hosts), journal):
                 raise Unreachable("the change itself")
     assert hosts.asked == ["stream 0.1", "stream None", "unsubscribe", "stream 0.1", "leave", "unsubscribe"]
-    assert not told(tmp_path, "port")
+    assert not shown(tmp_path, "port")
 
 
 async def test_nothing_is_asked_where_no_samples_are_wanted(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ class Typed:
 
     def __call__(self, *argv: str, code: int = 0) -> str:
         got = main.run(["service", *argv] if "sink" in argv else ["telemetry", *argv])
-        said = self.capsys.readouterr()
-        assert got == code, said
-        return said.out + said.err
+        result = self.capsys.readouterr()
+        assert got == code, result
+        return result.out + result.err
 
     def json(self, *argv: str, code: int = 0) -> dict[str, Any]:
         return dict(json.loads(self(*argv, "--json", code=code))["data"])
@@ -82,11 +82,11 @@ def test_auto_starts_a_private_server_and_a_sink_that_copies_and_stop_ends_both(
     url = typed.json("start", "sink")["state"]["url"]
     target = InfluxTarget(url, private=True)
     give_up = time.monotonic() + 100
-    while (said := typed.json("status"))["sent"] < 500:
-        assert time.monotonic() < give_up, said
+    while (reply := typed.json("status"))["sent"] < 500:
+        assert time.monotonic() < give_up, reply
         time.sleep(0.2)
     assert held(target) == (500, sum(range(500)))
-    assert (said["version"][:3], said["behind"], said["refused"], said["sink"], said["live_url"]) == ("1.6", 0, 0, True, url)
+    assert (reply["version"][:3], reply["behind"], reply["refused"], reply["sink"], reply["live_url"]) == ("1.6", 0, 0, True, url)
     again = typed.json("start", "sink")
     assert (again["started"], again["state"]["url"], again["state"]["points"]) == (False, url, 500)
     assert re.fullmatch(r"The sink service was stopped \(pid \d+\); the private InfluxDB was stopped\n", typed("stop", "sink"))
@@ -103,7 +103,7 @@ def test_a_sink_that_is_killed_is_started_again_and_what_it_meets_is_in_its_log(
     path = sink.state_path(load().state_dir, target)
 
     def sent(points: int) -> bool:
-        return (there := SINK.read(path)) is not None and there.alive and there.points == points
+        return (place := SINK.read(path)) is not None and place.alive and place.points == points
 
     try:
         until(lambda: sent(20), why="nothing was sent")
@@ -122,12 +122,12 @@ def test_a_sink_that_is_killed_is_started_again_and_what_it_meets_is_in_its_log(
 def test_stop_ends_what_belongs_to_its_own_setting_and_tells_of_the_rest(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     needed("influxd", "influxdb")
     folder = server_dir(load().state_dir)
-    there = influxd.start_influxd(folder)
+    other = influxd.start_influxd(folder)
     for url in ("http://127.0.0.1:1", "none"):
         monkeypatch.setenv("TESTBED_INFLUX_URL", url)
-        said = typed("stop", "sink", code=2 if url == "none" else 0)
-        assert influxd.running_influxd(folder) == there
-        assert f"a private InfluxDB runs at {there.url}; to stop it: TESTBED_INFLUX_URL=auto testbed service stop sink" in said
+        result = typed("stop", "sink", code=2 if url == "none" else 0)
+        assert influxd.running_influxd(folder) == other
+        assert f"a private InfluxDB runs at {other.url}; to stop it: TESTBED_INFLUX_URL=auto testbed service stop sink" in result
     monkeypatch.setenv("TESTBED_INFLUX_URL", "auto")
     assert typed("stop", "sink") == "No sink service was running; the private InfluxDB was stopped\n"
     assert influxd.running_influxd(folder) is None
@@ -144,15 +144,15 @@ def test_replay_sends_a_run_again_and_says_what_was_refused(
     assert held(target) == (20, sum(range(20)))
     with (typed.runs / "2026-11-21-0001" / "telemetry" / "000.lp").open("a") as journal:
         journal.write(f"port,host=h rx_bytes=1.5 {time.time_ns()}\n")
-    said = typed("replay", "2026-11-21-0001", "--to", target.url, code=7)
-    assert "1 point refused, it stays in the journal only" in said and "field type conflict" in said
+    result = typed("replay", "2026-11-21-0001", "--to", target.url, code=7)
+    assert "1 point refused, it stays in the journal only" in result and "field type conflict" in result
 
 
 def test_replay_to_a_server_that_is_not_there_names_it(typed: Typed) -> None:
     fill(typed.runs / "r", 1)
-    said = typed("replay", "r", "--to", "http://127.0.0.1:1", "--timeout", "1s", code=5)
-    assert "InfluxDB at http://127.0.0.1:1 does not answer: Connection refused" in said
-    assert "next: start it, or correct --to or telemetry.influx.url; the journals are complete without" in said
+    result = typed("replay", "r", "--to", "http://127.0.0.1:1", "--timeout", "1s", code=5)
+    assert "InfluxDB at http://127.0.0.1:1 does not answer: Connection refused" in result
+    assert "next: start it, or correct --to or telemetry.influx.url; the journals are complete without" in result
     assert "--to: wanted none, auto or http" in typed("replay", "r", "--to", "localhost", code=2)
     assert "s3cret" not in typed("replay", "r", "--to", "http://me:s3cret@localhost:8086", code=2)
     assert "there is no run 'x'" in typed("replay", "x", "--to", "http://127.0.0.1:1", code=2)
@@ -160,8 +160,8 @@ def test_replay_to_a_server_that_is_not_there_names_it(typed: Typed) -> None:
 
 def test_query_answers_in_sql_and_only_reads(typed: Typed) -> None:
     fill(typed.runs / "r", 100)
-    said = typed("query", "r", "SELECT host, COUNT(*) AS n, percentile(rx_bytes, 99) AS p99 FROM port GROUP BY host LIMIT 1")
-    assert said.split() == ["host", "n", "p99", "gpu0", "15", "98"]
+    result = typed("query", "r", "SELECT host, COUNT(*) AS n, percentile(rx_bytes, 99) AS p99 FROM port GROUP BY host LIMIT 1")
+    assert result.split() == ["host", "n", "p99", "gpu0", "15", "98"]
     assert typed.json("query", "r", "SELECT median(rx_bytes) AS m FROM port")["rows"] == [{"m": 49.5}]
     for text in (
         "DELETE FROM port",
@@ -181,8 +181,8 @@ ENDLESS = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM t) SELECT 
 @pytest.mark.timeout(60, method="thread")  # the command needs the timer of signals
 def test_a_query_that_does_not_end_is_ended_by_the_timeout(typed: Typed) -> None:
     fill(typed.runs / "r", 1)
-    said = typed("query", "r", ENDLESS, "--timeout", "0.2s", code=5)
-    assert "E-TIMED-OUT telemetry query: not finished after 0.2 s" in said
+    result = typed("query", "r", ENDLESS, "--timeout", "0.2s", code=5)
+    assert "E-TIMED-OUT telemetry query: not finished after 0.2 s" in result
     assert typed.json("query", "r", "SELECT count(*) AS n FROM port", "--timeout", "1m")["rows"] == [{"n": 1}]
 
 
@@ -243,8 +243,8 @@ def test_a_torn_journal_is_read_as_far_as_it_is_whole(typed: Typed) -> None:
     fill(typed.runs / "r", 10)
     part = typed.runs / "r" / "telemetry" / "000.lp"
     os.truncate(part, part.stat().st_size - 5)
-    said = typed("query", "r", "SELECT COUNT(*) FROM port")
-    assert "9" in said.split() and "not read: 000.lp:10: torn last line" in said
+    result = typed("query", "r", "SELECT COUNT(*) FROM port")
+    assert "9" in result.split() and "not read: 000.lp:10: torn last line" in result
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -278,8 +278,8 @@ def test_a_disk_that_fills_leaves_the_old_export_whole(typed: Typed, monkeypatch
 
     monkeypatch.setattr(tables, "export_tables", cramped)
     for size[0] in (100, len(before) - 1):
-        said = typed("export", "r", "--out", "out", "--format", kind, code=2)
-        assert "choose another --out" in said and file.read_bytes() == before and list(Path("out").iterdir()) == [file]
+        result = typed("export", "r", "--out", "out", "--format", kind, code=2)
+        assert "choose another --out" in result and file.read_bytes() == before and list(Path("out").iterdir()) == [file]
 
 
 def test_a_disk_that_fills_under_parquet_leaves_nothing_torn(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,8 +291,8 @@ def test_a_disk_that_fills_under_parquet_leaves_nothing_torn(typed: Typed, monke
             convert(*args)
 
     monkeypatch.setattr(tables, "_parquet", lambda: cramped)
-    said = typed("export", "r", "--out", "out", "--format", "parquet", code=2)
-    assert "choose another --out" in said and "File too large" in said and list(Path("out").iterdir()) == []
+    result = typed("export", "r", "--out", "out", "--format", "parquet", code=2)
+    assert "choose another --out" in result and "File too large" in result and list(Path("out").iterdir()) == []
 
 
 def test_export_says_where_it_cannot_write(typed: Typed) -> None:
@@ -310,8 +310,8 @@ def test_prune_removes_only_what_is_old_and_in_influxdb(
         os.utime(typed.runs / run / "telemetry" / "000.lp", (then, then))
     monkeypatch.setenv("TESTBED_INFLUX_URL", target.url)
     monkeypatch.setenv("TESTBED_INFLUX_DB", target.db)
-    said = typed("prune", "--older", "90d", "--yes")
-    assert "a  kept" in said and "not in InfluxDB yet" in said and (typed.runs / "a" / "telemetry").exists()
+    result = typed("prune", "--older", "90d", "--yes")
+    assert "a  kept" in result and "not in InfluxDB yet" in result and (typed.runs / "a" / "telemetry").exists()
     sink.Sink(InfluxTarget(target.url, target.db), typed.home / "state", idle_s=0.0).run()
     assert "Would remove 2 journals, a to b" in typed("prune", "--older", "90d", "--dry-run")
     assert "asks for confirmation" in typed("prune", "--older", "90d", code=2)
@@ -335,8 +335,8 @@ def test_commands_start_the_sink_only_where_one_is_wanted(monkeypatch: pytest.Mo
     class Process:
         pid, returncode = 0, None
 
-    def spawn(_: object, words: list[str], *__: object, **___: object) -> Process:
-        started.append(tuple(words))
+    def spawn(_: object, argv: list[str], *__: object, **___: object) -> Process:
+        started.append(tuple(argv))
         return Process()
 
     monkeypatch.setattr(kind, "spawn", spawn)
@@ -349,5 +349,5 @@ def test_commands_start_the_sink_only_where_one_is_wanted(monkeypatch: pytest.Mo
     assert not started  # not installed: the journal is enough
     monkeypatch.setenv("TESTBED_INFLUX_URL", "http://127.0.0.1:1")
     sink.ensure(load())
-    (words,) = started
-    assert words[:3] == ("service", "run", "sink") and words[-1] == "--kept"
+    (argv,) = started
+    assert argv[:3] == ("service", "run", "sink") and argv[-1] == "--kept"

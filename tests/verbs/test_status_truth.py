@@ -61,11 +61,11 @@ async def test_processes_whose_files_are_damaged_are_told(bench: Bench) -> None:
     settings = bench.settings()
     with ExitStack() as stack:
         for kind in (kind for kind in kinds() if kind.of != "server"):
-            path = kind.path(settings, kind.key(settings, bench.slice(), bench.key))
+            path = kind.path(settings, kind.key(settings, bench.tenancy(), bench.key))
             stack.enter_context(StateFile(kind, path, kind.own(settings)))
             path.write_bytes(b"\xff")
         report = await bench.status()
-    words = f"runs, but its file cannot be read, pid {os.getpid()} of "
-    assert all(said.startswith(words) for said in (report.guard, report.slots, *report.services.values())), report
+    text = f"runs, but its file cannot be read, pid {os.getpid()} of "
+    assert all(output.startswith(text) for output in (report.guard, report.slots, *report.services.values())), report
     assert {"adapt", "pacing", "queue"} <= report.services.keys()
-    assert render.status(report, False).count(words) == len(report.services) + 2
+    assert render.status(report, False).count(text) == len(report.services) + 2

@@ -11,7 +11,7 @@ import pytest
 
 from optics import HostName, HostPort, Link
 from optics.ranks import RankName
-from orchestrator.hosts.api import Beat, ClockReading, Flow, Load, Process, RankLoad, RankTimes
+from orchestrator.hosts.api import ClockReading, Flow, Heartbeat, Load, Process, RankLoad, RankTimes
 from orchestrator.verify.diagnosis import main_fault, open_question, resending, verdicts
 from orchestrator.verify.pace import pace, suspects
 from orchestrator.verify.qualification import Direction
@@ -58,24 +58,24 @@ def times(
     return {rank: tuple(rows) for rank, rows in found.items()}
 
 
-def beats(rows: Mapping[RankName, tuple[RankTimes, ...]], **changes: Mapping[RankName, object]) -> dict[RankName, Beat]:
+def heartbeats(rows: Mapping[RankName, tuple[RankTimes, ...]], **changes: Mapping[RankName, object]) -> dict[RankName, Heartbeat]:
     """Running ranks in the exchange of iteration 41; changes: another value of a field, by rank."""
     made = {}
     for rank in RANKS:
         fields = {name: values[rank] for name, values in changes.items() if rank in values}
-        made[rank] = replace(Beat(rank, "running", None, 41, "exchange", 0.1, rows[rank]), **fields)  # type: ignore[arg-type]
+        made[rank] = replace(Heartbeat(rank, "running", None, 41, "exchange", 0.1, rows[rank]), **fields)  # type: ignore[arg-type]
     return made
 
 
-def load(host: HostName, foreign: float = 0.05, state: str = "S", beat: str = "") -> Load:
-    return Load(host, 1.0, 2, 1.0, {host: RankLoad(state, 0.8, beat)}, (Process(77, "stress", foreign),))
+def load(host: HostName, foreign: float = 0.05, state: str = "S", heartbeat: str = "") -> Load:
+    return Load(host, 1.0, 2, 1.0, {host: RankLoad(state, 0.8, heartbeat)}, (Process(77, "stress", foreign),))
 
 
 HEALTHY = Signals(
     "ddp",
     "running",
     RANKS,
-    beats(times()),
+    heartbeats(times()),
     USUAL,
     wires=WIRES,
     carriers=LIT,
@@ -83,13 +83,13 @@ HEALTHY = Signals(
     loads={h: load(h) for h in HOSTS},
     clocks={h: ClockReading(200_000, 800_000) for h in HOSTS},
 )
-SLOW = replace(HEALTHY, beats=beats(times(slow_from=34, longer=200.0)))
+SLOW = replace(HEALTHY, heartbeats=heartbeats(times(slow_from=34, longer=200.0)))
 
 
 def stuck(**changes: Mapping[RankName, object]) -> Signals:
     """All ranks have stood in iteration 41 for 5 s."""
     age_s = {**dict.fromkeys(RANKS, 5.0), **changes.pop("age_s", {})}
-    return replace(HEALTHY, beats=beats(times(), age_s=age_s, **changes))
+    return replace(HEALTHY, heartbeats=heartbeats(times(), age_s=age_s, **changes))
 
 
 def quality(bad: Mapping[Direction, LinkQuality] | None = None) -> dict[Direction, LinkQuality]:
@@ -113,7 +113,7 @@ def flows(bad: Mapping[Direction, Flow] | None = None, *, seconds: float = 1.0) 
 
 SLOW_FLOW = Flow("", "", 1, 1.0, 5_750_000, 0.92, 640, 0)
 LOSSY_FLOW = Flow("", "", 1, 10.0, 37_500_000, 1.3, 4000, 40, 6)
-SLOWING = beats(times(slow_from=40, longer=200.0))
+SLOWING = heartbeats(times(slow_from=40, longer=200.0))
 
 
 def clean(d: Direction, mbps: float, loss: float) -> LinkQuality:
@@ -126,15 +126,15 @@ def but(signals: Signals, **changes: object) -> Signals:
 
 def without_host(n: int, signals: Signals = HEALTHY) -> Signals:
     """Host n is switched off: it does not answer, and its neighbours' ports are dark."""
-    gone = f"gpu{n:02d}"
-    dark = {far for w in WIRES if gone in {end.host for end in w.ports} for far in w.ports}
-    carriers = {p: p not in dark for p in LIT if p.host != gone}
-    left = {r: b for r, b in signals.beats.items() if r != gone}
-    return but(signals, silent={gone: f"{gone}: no answer"}, carriers=carriers, beats=left)
+    lost = f"gpu{n:02d}"
+    dark = {far for w in WIRES if lost in {end.host for end in w.ports} for far in w.ports}
+    carriers = {p: p not in dark for p in LIT if p.host != lost}
+    left = {r: b for r, b in signals.heartbeats.items() if r != lost}
+    return but(signals, silent={lost: f"{lost}: no answer"}, carriers=carriers, heartbeats=left)
 
 
 CUT = {**LIT, port(3): False, port(4, 2): False}
-LATE = beats(times({"gpu05": 260.0}, slow_from=34))
+LATE = heartbeats(times({"gpu05": 260.0}, slow_from=34))
 ENDED = dict.fromkeys(RANKS, "exited")
 SEGMENT = tuple(PlannedLink(Link(port(a, 3), port(b, 3)), "rack1") for a in range(1, 4) for b in range(a + 1, 4))
 SEGMENT_LIT = {**LIT, **{p: True for w in SEGMENT for p in w.ports}}
@@ -161,17 +161,21 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         but(
             HEALTHY,
             state="failed",
-            beats=beats(times(), state=ENDED, code={**dict.fromkeys(RANKS, 75), "gpu05": 137}),
+            heartbeats=heartbeats(times(), state=ENDED, code={**dict.fromkeys(RANKS, 75), "gpu05": 137}),
         ),
         "dead-rank",
         "rank gpu05",
     ),
     "a rank crashes and its peers end as their program does": (
-        but(HEALTHY, state="failed", beats=beats(times(), state=ENDED, code={**dict.fromkeys(RANKS, 1), "gpu05": 139})),
+        but(HEALTHY, state="failed", heartbeats=heartbeats(times(), state=ENDED, code={**dict.fromkeys(RANKS, 1), "gpu05": 139})),
         "dead-rank",
         "rank gpu05",
     ),
-    "a rank is killed a moment ago": (but(HEALTHY, beats=beats(times(), state={"gpu05": "killed"})), "dead-rank", "rank gpu05"),
+    "a rank is killed a moment ago": (
+        but(HEALTHY, heartbeats=heartbeats(times(), state={"gpu05": "killed"})),
+        "dead-rank",
+        "rank gpu05",
+    ),
     "a rank is stopped in its computing": (
         but(stuck(phase={"gpu02": "compute"}), loads={h: load(h, state="T" if h == "gpu02" else "S") for h in HOSTS}),
         "hung-rank",
@@ -191,12 +195,12 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
     ),
     "a host is off, its peers stand": (without_host(4, stuck()), "dead-host", "host gpu04"),
     "a host is off, its peers have ended": (
-        without_host(4, but(HEALTHY, beats=beats(times(), state=ENDED, code=dict.fromkeys(RANKS, 75)))),
+        without_host(4, but(HEALTHY, heartbeats=heartbeats(times(), state=ENDED, code=dict.fromkeys(RANKS, 75)))),
         "dead-host",
         "host gpu04",
     ),
     "all hosts have started anew": (
-        but(HEALTHY, bare=frozenset(HOSTS), beats={}, carriers={}, loads={}),
+        but(HEALTHY, bare=frozenset(HOSTS), heartbeats={}, carriers={}, loads={}),
         "dead-host",
         "host gpu01, gpu02, gpu03, gpu04, gpu05, gpu06",
     ),
@@ -238,7 +242,7 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
     "processes take a host's processors": (
         but(
             HEALTHY,
-            beats=LATE,
+            heartbeats=LATE,
             loads={h: load(h, 1.9 if h == "gpu05" else 0.05) for h in HOSTS},
         ),
         "busy-host",
@@ -247,7 +251,7 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
     "a host alone computes while processes take its processors": (
         but(
             HEALTHY,
-            beats=beats(times(), phase={"gpu05": "compute"}, age_s=dict.fromkeys(RANKS, 0.2)),
+            heartbeats=heartbeats(times(), phase={"gpu05": "compute"}, age_s=dict.fromkeys(RANKS, 0.2)),
             loads={h: load(h, 0.9 if h == "gpu05" else 0.05, "R") for h in HOSTS},
         ),
         "busy-host",
@@ -258,9 +262,9 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         "busy-host",
         "host gpu05",
     ),
-    "a host is late for a reason unknown": (but(HEALTHY, beats=LATE), "busy-host", "host gpu05"),
+    "a host is late for a reason unknown": (but(HEALTHY, heartbeats=LATE), "busy-host", "host gpu05"),
     "a host is late and the job hardly slower": (
-        but(HEALTHY, beats=beats(times({"gpu05": 125.0}, slow_from=34))),
+        but(HEALTHY, heartbeats=heartbeats(times({"gpu05": 125.0}, slow_from=34))),
         "busy-host",
         "host gpu05",
     ),
@@ -270,27 +274,27 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         "host gpu05",
     ),
     "a link is slow": (
-        but(SLOW, beside=True, quality=quality({THIRD: LinkQuality(str(THIRD), 48.0, None, 0.0, 16.0, 300, 300)})),
+        but(SLOW, shared=True, quality=quality({THIRD: LinkQuality(str(THIRD), 48.0, None, 0.0, 16.0, 300, 300)})),
         "slow-link",
         "link gpu03:p1 - gpu04:p2",
     ),
     "a link is so slow that the job stands": (
-        but(stuck(), beside=True, quality=quality({THIRD: LinkQuality(str(THIRD), 4.0, None, 0.0, 2.0, 60, 60)})),
+        but(stuck(), shared=True, quality=quality({THIRD: LinkQuality(str(THIRD), 4.0, None, 0.0, 2.0, 60, 60)})),
         "slow-link",
         "link gpu03:p1 - gpu04:p2",
     ),
     "a link loses": (
-        but(SLOW, beside=True, quality=quality({THIRD: LinkQuality(str(THIRD), 230.0, None, 0.012, 80.0, 2000, 1976)})),
+        but(SLOW, shared=True, quality=quality({THIRD: LinkQuality(str(THIRD), 230.0, None, 0.012, 80.0, 2000, 1976)})),
         "lossy-link",
         "link gpu03:p1 - gpu04:p2",
     ),
     "a link is slow by what the job sends over it": (
-        but(HEALTHY, beats=SLOWING, carried=flows({THIRD: SLOW_FLOW})),
+        but(HEALTHY, heartbeats=SLOWING, carried=flows({THIRD: SLOW_FLOW})),
         "slow-link",
         "link gpu03:p1 - gpu04:p2",
     ),
     "a link has held up one exchange for longer than an iteration": (
-        but(HEALTHY, beats=beats(times(), age_s=dict.fromkeys(RANKS, 0.3)), carried=flows({THIRD: SLOW_FLOW})),
+        but(HEALTHY, heartbeats=heartbeats(times(), age_s=dict.fromkeys(RANKS, 0.3)), carried=flows({THIRD: SLOW_FLOW})),
         "slow-link",
         "link gpu03:p1 - gpu04:p2",
     ),
@@ -334,7 +338,9 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
     "a host made the latest iteration long and goes on so": (
         but(
             HEALTHY,
-            beats=beats(times({"gpu05": 400.0}, slow_from=40), phase={"gpu05": "compute"}, age_s=dict.fromkeys(RANKS, 0.4)),
+            heartbeats=heartbeats(
+                times({"gpu05": 400.0}, slow_from=40), phase={"gpu05": "compute"}, age_s=dict.fromkeys(RANKS, 0.4)
+            ),
         ),
         "busy-host",
         "host gpu05",
@@ -348,8 +354,8 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
     "a rank's clock is ahead": (
         but(
             HEALTHY,
-            beats=beats(times(), phase={"gpu02": ""}, age_s={"gpu02": math.inf}),
-            loads={h: load(h, beat="the file has a time that is yet to come" if h == "gpu02" else "") for h in HOSTS},
+            heartbeats=heartbeats(times(), phase={"gpu02": ""}, age_s={"gpu02": math.inf}),
+            loads={h: load(h, heartbeat="the file has a time that is yet to come" if h == "gpu02" else "") for h in HOSTS},
         ),
         "clock",
         "host gpu02",
@@ -359,7 +365,7 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
             "ddp",
             "failed",
             RANKS,
-            {rank: Beat(rank, "absent", None, 0, "", math.inf, ()) for rank in RANKS},
+            {rank: Heartbeat(rank, "absent", None, 0, "", math.inf, ()) for rank in RANKS},
             wires=WIRES,
             carriers=LIT,
             why="the tap of job ddp could not begin\ngpu01: the shadow on gpu07 ended (exit 1)",
@@ -394,12 +400,16 @@ CANNOT: dict[str, Signals] = {
     "all ranks wait for each other": stuck(),
     "the job is slow and nothing shows why": SLOW,
     "the job is slow and a busy machine measures all links worse": but(
-        SLOW, beside=True, quality={d: clean(d, 60.0 + 5 * n, 0.01) for n, d in enumerate(quality())}
+        SLOW, shared=True, quality={d: clean(d, 60.0 + 5 * n, 0.01) for n, d in enumerate(quality())}
     ),
-    "all ranks lost a peer": but(HEALTHY, state="failed", beats=beats(times(), state=ENDED, code=dict.fromkeys(RANKS, 75))),
-    "all ranks end in the same way": but(HEALTHY, state="failed", beats=beats(times(), state=ENDED, code=dict.fromkeys(RANKS, 1))),
+    "all ranks lost a peer": but(
+        HEALTHY, state="failed", heartbeats=heartbeats(times(), state=ENDED, code=dict.fromkeys(RANKS, 75))
+    ),
+    "all ranks end in the same way": but(
+        HEALTHY, state="failed", heartbeats=heartbeats(times(), state=ENDED, code=dict.fromkeys(RANKS, 1))
+    ),
     "all ranks fail, one because its launcher ends it": but(
-        HEALTHY, state="failed", beats=beats(times(), state=ENDED, code={**dict.fromkeys(RANKS, 1), "gpu05": 143})
+        HEALTHY, state="failed", heartbeats=heartbeats(times(), state=ENDED, code={**dict.fromkeys(RANKS, 1), "gpu05": 143})
     ),
     "a host does not answer and its job goes on": but(HEALTHY, silent={"gpu04": "gpu04: connection refused"}),
     "two ranks compute while the others wait": stuck(phase={"gpu02": "compute", "gpu05": "compute"}),
@@ -408,7 +418,7 @@ CANNOT: dict[str, Signals] = {
         iteration={"gpu04": 40}, phase={"gpu04": "save"}, save_s={"gpu04": 0.02}, age_s={"gpu04": 9.0}
     ),
     "a change is under way": but(stuck(), moving="run 2026-11-21-0007 (up ring-12)"),
-    "the job failed and no rank says how": but(HEALTHY, state="failed", beats={}, why="gpu05: exit 1"),
+    "the job failed and no rank says how": but(HEALTHY, state="failed", heartbeats={}, why="gpu05: exit 1"),
     "only two links were measured": but(SLOW, quality=dict(list(quality().items())[:2])),
 }
 
@@ -422,33 +432,33 @@ def test_what_cannot_be_told_is_not_guessed(name: str) -> None:
 
 FINE: dict[str, Signals] = {
     "all is well": HEALTHY,
-    "two slow iterations": but(HEALTHY, beats=beats(times({"gpu05": 600.0}, slow_from=39))),
+    "two slow iterations": but(HEALTHY, heartbeats=heartbeats(times({"gpu05": 600.0}, slow_from=39))),
     "busy processors under a job at its usual pace": but(HEALTHY, loads={h: load(h, 1.9 if h == "gpu05" else 0.0) for h in HOSTS}),
     "a slow link under a job at its usual pace": but(
-        HEALTHY, beside=True, quality=quality({THIRD: LinkQuality(str(THIRD), 100.0, None, 0.0, 33.0, 300, 300)})
+        HEALTHY, shared=True, quality=quality({THIRD: LinkQuality(str(THIRD), 100.0, None, 0.0, 33.0, 300, 300)})
     ),
     "the job pauses": but(stuck(phase=dict.fromkeys(RANKS, "hold")), state="paused"),
     "ranks end their last iteration": stuck(phase=dict.fromkeys(RANKS, "end")),
-    "the job finished": but(HEALTHY, state="finished", beats=beats(times(), state=ENDED, code=dict.fromkeys(RANKS, 0))),
+    "the job finished": but(HEALTHY, state="finished", heartbeats=heartbeats(times(), state=ENDED, code=dict.fromkeys(RANKS, 0))),
     "the job starts": but(
         HEALTHY,
         usual_ms=None,
-        beats=beats(dict.fromkeys(RANKS, ()), phase=dict.fromkeys(RANKS, "start"), age_s=dict.fromkeys(RANKS, 30.0)),
+        heartbeats=heartbeats(dict.fromkeys(RANKS, ()), phase=dict.fromkeys(RANKS, "start"), age_s=dict.fromkeys(RANKS, 30.0)),
     ),
     "a host computes no longer than usual beside other processes": but(
         HEALTHY,
-        beats=beats(times(), phase={"gpu05": "compute"}, age_s=dict.fromkeys(RANKS, 0.1)),
+        heartbeats=heartbeats(times(), phase={"gpu05": "compute"}, age_s=dict.fromkeys(RANKS, 0.1)),
         loads={h: load(h, 0.9 if h == "gpu05" else 0.05) for h in HOSTS},
     ),
     "a slow flow under a job at its usual pace": but(HEALTHY, carried=flows({THIRD: SLOW_FLOW})),
     "a flow of which little is sent": but(
-        HEALTHY, beats=SLOWING, carried=flows({THIRD: replace(SLOW_FLOW, busy_s=0.2, bytes=10**6)})
+        HEALTHY, heartbeats=SLOWING, carried=flows({THIRD: replace(SLOW_FLOW, busy_s=0.2, bytes=10**6)})
     ),
     "segments sent again until some seconds ago": but(HEALTHY, past=flows({THIRD: LOSSY_FLOW}), carried=flows()),
     "segments sent again at one moment": but(HEALTHY, past=flows({THIRD: replace(LOSSY_FLOW, times=1)})),
     "segments sent again everywhere": but(HEALTHY, past=dict.fromkeys(flows(), LOSSY_FLOW)),
-    "one long iteration of a host that waits again": but(HEALTHY, beats=beats(times({"gpu05": 400.0}, slow_from=40))),
-    "a pause of two seconds less a moment": replace(HEALTHY, beats=beats(times(), age_s=dict.fromkeys(RANKS, 1.9))),
+    "one long iteration of a host that waits again": but(HEALTHY, heartbeats=heartbeats(times({"gpu05": 400.0}, slow_from=40))),
+    "a pause of two seconds less a moment": replace(HEALTHY, heartbeats=heartbeats(times(), age_s=dict.fromkeys(RANKS, 1.9))),
     "one loss of few datagrams": but(SLOW, state="finished", quality=quality({THIRD: clean(THIRD, 230.0, 0.005)})),
 }
 
@@ -476,7 +486,7 @@ def test_noise_alone_names_nobody() -> None:
         measured = {d: clean(d, 240 * noise.uniform(0.75, 1.0), noise.randrange(3) / 1000) for d in quality()}
         loads = {h: load(h, noise.uniform(0, 0.3)) for h in HOSTS}
         age = {r: noise.uniform(0, 1.5) for r in RANKS}
-        verdict = main_fault(but(HEALTHY, beats=beats(rows, age_s=age), quality=measured, beside=True, loads=loads))
+        verdict = main_fault(but(HEALTHY, heartbeats=heartbeats(rows, age_s=age), quality=measured, shared=True, loads=loads))
         wrong += [verdict] if verdict.wrong else []
     assert wrong == []
 
@@ -485,7 +495,7 @@ def test_a_late_host_is_found_in_the_same_noise() -> None:
     noise, found = random.Random(17), 0
     for _ in range(50):
         rows = times({"gpu05": 320.0}, slow_from=36, noise=noise)
-        found += main_fault(but(HEALTHY, beats=beats(rows))).component == "host gpu05"
+        found += main_fault(but(HEALTHY, heartbeats=heartbeats(rows))).component == "host gpu05"
     assert found >= 45
 
 
@@ -506,8 +516,8 @@ def test_two_faults_at_once_are_both_named_the_deeper_first() -> None:
 def test_a_verdict_depends_on_nothing_but_the_signals() -> None:
     for signals, _, _ in FAULTS.values():
         assert verdicts(signals) == verdicts(signals)
-        turned = but(signals, wires=tuple(reversed(signals.wires)), beats=dict(reversed(signals.beats.items())))
-        assert {v.component for v in verdicts(turned)} == {v.component for v in verdicts(signals)}
+        changed = but(signals, wires=tuple(reversed(signals.wires)), heartbeats=dict(reversed(signals.heartbeats.items())))
+        assert {v.component for v in verdicts(changed)} == {v.component for v in verdicts(signals)}
 
 
 def test_the_links_on_whose_ends_bytes_move_longest_are_suspected_first() -> None:
@@ -515,7 +525,7 @@ def test_the_links_on_whose_ends_bytes_move_longest_are_suspected_first() -> Non
     moving = {"gpu03": 300.0, "gpu04": 280.0}
     rows |= {r: tuple(replace(t, exposed_ms=moving[r], wait_ms=0.0) for t in rows[r]) for r in moving}
     ends = [(w.link.a.host, w.link.b.host) for w in WIRES]
-    assert suspects(pace(beats(rows), USUAL), ends)[0] == 2
+    assert suspects(pace(heartbeats(rows), USUAL), ends)[0] == 2
 
 
 def test_a_verdict_says_whether_it_names_a_fault() -> None:

@@ -18,8 +18,8 @@ from orchestrator.hosts import Hello, Hosts, Probe
 from orchestrator.settings import Bounds
 from orchestrator.verify.forwarding import Asked, check_forwarding, drawn, pairs_of
 from orchestrator.verify.ladder import Ladder
+from orchestrator.verify.level import check_level
 from orchestrator.verify.report import PairSample, VerifyReport
-from orchestrator.verify.rung import rung
 from tests.hosts.parts import OwnParts
 from tests.properties.labs import lab
 
@@ -71,12 +71,12 @@ def test_a_draw_is_the_same_on_every_machine() -> None:
 def test_what_was_not_asked_is_said_in_words_and_in_figures() -> None:
     hosts = Answering()
     asked = Asked(100, "ab12cd34-7")
-    found = asyncio.run(rung("forwarding", lambda: check_forwarding(cast(Hosts, hosts), PLAN, RING, lab(20), (), asked)))
+    found = asyncio.run(check_level("forwarding", lambda: check_forwarding(cast(Hosts, hosts), PLAN, RING, lab(20), (), asked)))
     assert found.ok and found.detail == "pairs 100/100 of 380 at planned hop counts" and pairs_of([found]) == (100, 100, 280)
     assert found.pairs == PairSample(100, 380, "ab12cd34-7")
     assert found.notes == ("280 of 380 pairs of hosts were not asked (drawn by seed ab12cd34-7); all: testbed verify --pairs all",)
     assert set(hosts.asked) == set(drawn(ALL, RING, asked)) and set(hosts.asked.values()) == {4}, "on every lane"
-    assert VerifyReport("l", "p", (found,)).to_json()["rungs"][0]["pairs"] == {"asked": 100, "of": 380, "seed": "ab12cd34-7"}  # type: ignore[call-overload,index]
+    assert VerifyReport("l", "p", (found,)).to_json()["levels"][0]["pairs"] == {"asked": 100, "of": 380, "seed": "ab12cd34-7"}  # type: ignore[call-overload,index]
 
 
 def test_all_pairs_are_asked_and_nothing_is_said_where_there_is_no_number() -> None:
@@ -95,5 +95,5 @@ def test_the_ladder_asks_as_the_settings_say_and_draws_by_plan_and_generation() 
     hosts = Answering()
     session: Any = SimpleNamespace(hosts=hosts, lab=lab(20), bounds=Bounds(pairs=50))
     hellos = {name: Hello(name, True, active=7) for name in NAMES} | {"gpu99": Hello("gpu99", True, active=8)}
-    (found,) = asyncio.run(Ladder(session, PLAN, RING, (), {}, hellos).climb(["forwarding"]))
+    (found,) = asyncio.run(Ladder(session, PLAN, RING, (), {}, hellos).run_levels(["forwarding"]))
     assert found.pairs == PairSample(50, 380, "ab12cd34-7") and len(hosts.asked) == 50

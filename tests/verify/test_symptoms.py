@@ -13,15 +13,15 @@ import pytest
 
 from optics import Circuit, CrossConnect, HostPort, Link, Port
 from orchestrator.fabric.up_state import UpState
-from orchestrator.hosts.api import Beat, Flow
+from orchestrator.hosts.api import Flow, Heartbeat
 from orchestrator.hosts.measurements import _load
 from orchestrator.session import Command, Session
 from orchestrator.settings import load
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
-from orchestrator.verbs.diagnose import subject, usual_since_turn_ms
+from orchestrator.verbs.diagnose import subject, usual_since_ring_change_ms
 from orchestrator.verify.bisect import slow_hosts
 from orchestrator.verify.carried import carried
 from orchestrator.verify.qualification import Direction
@@ -32,40 +32,40 @@ from tests.properties.labs import lab
 HOSTS = tuple(f"gpu{n:02d}" for n in range(1, 13))
 
 
-def beat(state: str, code: int | None = None) -> Beat:
-    return Beat("gpu01", state, code, 3, "compute", 0.1, ())
+def heartbeat(state: str, code: int | None = None) -> Heartbeat:
+    return Heartbeat("gpu01", state, code, 3, "compute", 0.1, ())
 
 
 def test_the_state_of_a_job_is_what_its_ranks_show() -> None:
-    assert job_state("running", {"a": beat("running"), "b": beat("exited", 75)}) == "running"
-    assert job_state("running", {"a": beat("exited", 0)}) == "finished"
-    assert job_state("running", {"a": beat("exited", 0), "b": beat("killed")}) == "failed"
-    assert job_state("stopped", {"a": beat("killed")}) == "stopped", "what the store says has ended has ended"
+    assert job_state("running", {"a": heartbeat("running"), "b": heartbeat("exited", 75)}) == "running"
+    assert job_state("running", {"a": heartbeat("exited", 0)}) == "finished"
+    assert job_state("running", {"a": heartbeat("exited", 0), "b": heartbeat("killed")}) == "failed"
+    assert job_state("stopped", {"a": heartbeat("killed")}) == "stopped", "what the store says has ended has ended"
     assert job_state("running", {}) == "running", "nobody can be asked"
 
 
 def test_only_settings_of_devices_that_were_read_can_be_missing() -> None:
-    there, gone = CrossConnect(Port("ocs1", "1"), Port("ocs1", "4")), CrossConnect(Port("ocs1", "2"), Port("ocs1", "3"))
+    other, ended = CrossConnect(Port("ocs1", "1"), Port("ocs1", "4")), CrossConnect(Port("ocs1", "2"), Port("ocs1", "3"))
     unread = CrossConnect(Port("ocs2", "1"), Port("ocs2", "4"))
     circuits = [
-        Circuit(HostPort("gpu01", 1), HostPort("gpu02", 1), (there,)),
-        Circuit(HostPort("gpu03", 1), HostPort("gpu04", 1), (gone, unread)),
+        Circuit(HostPort("gpu01", 1), HostPort("gpu02", 1), (other,)),
+        Circuit(HostPort("gpu03", 1), HostPort("gpu04", 1), (ended, unread)),
     ]
-    assert missing(circuits, {"ocs1": frozenset({there})}) == {"gpu03:p1->gpu04:p1": (str(gone),)}
+    assert missing(circuits, {"ocs1": frozenset({other})}) == {"gpu03:p1->gpu04:p1": (str(ended),)}
 
 
 def test_what_is_usual_is_taken_since_the_latest_turn_and_before_the_latest_iterations() -> None:
     def records(ms: float, count: int) -> list[dict[str, float]]:
         return [{"iter_ms": ms} for _ in range(count)]
 
-    assert usual_since_turn_ms(records(100, 40)) == 100
-    assert usual_since_turn_ms([*records(100, 40), {"iter_ms": 50.0, "move": 2}, *records(50, 40)]) == 50
-    assert usual_since_turn_ms([*records(100, 40), *records(900, 20)]) == 100
-    assert usual_since_turn_ms(records(100, 25)) is None
+    assert usual_since_ring_change_ms(records(100, 40)) == 100
+    assert usual_since_ring_change_ms([*records(100, 40), {"iter_ms": 50.0, "move": 2}, *records(50, 40)]) == 50
+    assert usual_since_ring_change_ms([*records(100, 40), *records(900, 20)]) == 100
+    assert usual_since_ring_change_ms(records(100, 25)) is None
 
 
 def test_an_agent_that_answers_with_nonsense_is_no_load() -> None:
-    good = {"seconds": 1.0, "cpus": 2, "busy": 1.5, "ranks": {"job.1": {"state": "T", "cores": 0.0, "beat": ""}, "x": {}}}
+    good = {"seconds": 1.0, "cpus": 2, "busy": 1.5, "ranks": {"job.1": {"state": "T", "cores": 0.0, "heartbeat": ""}, "x": {}}}
     answer = good | {"others": [{"pid": 7, "command": "a\x1b[2Jlong command name", "cores": 1.0}], "sent": 5, "again": 0}
     del answer["ranks"]["x"]  # type: ignore[attr-defined]
     found = _load("gpu01", answer, {"job.1": "gpu01"})
@@ -83,7 +83,7 @@ async def test_a_diagnosis_knows_where_the_plan_that_is_up_is_kept_and_what_it_a
     run = store.new_run(
         "up", key_of(here), user="ann", owner="ann", options=RunOptions(UpOptions(avoid=("gpu03:p1", "f-gpu04-p1")))
     )
-    mine = slice_of(here, settings)
+    mine = tenancy_of(here, settings)
     store.set_current(mine, run.id, plan_name="ring", plan_sha="x", plan_text=text, up=UpState(), generation=1)
     session = Session(here, Path("inventory"), {}, cast(Any, None))
     found = await subject(Command(Silent(), store, settings), session, store.current(mine) or pytest.fail("none is up"), None)
@@ -137,13 +137,13 @@ def test_processors_are_looked_at_for_long_only_where_nothing_is_dark_dead_or_st
         asked.append(for_s)
         return {}
 
-    async def beats(job: str, ranks: list[str]) -> dict[str, Beat]:
-        return {rank: Beat(rank, ended if rank == "gpu02" else "running", None, 3, "compute", 0.1, ()) for rank in ranks}
+    async def heartbeats(job: str, ranks: list[str]) -> dict[str, Heartbeat]:
+        return {rank: Heartbeat(rank, ended if rank == "gpu02" else "running", None, 3, "compute", 0.1, ()) for rank in ranks}
 
     async def clocks(names: list[str]) -> dict[str, Any]:
         return {}
 
-    hosts = SimpleNamespace(measure=SimpleNamespace(load=load, beats=beats, clocks=clocks))
+    hosts = SimpleNamespace(measure=SimpleNamespace(load=load, heartbeats=heartbeats, clocks=clocks))
     session: Any = SimpleNamespace(hosts=hosts, lab=SimpleNamespace(), devices={})
     ranks = HOSTS[:4]
     hellos = {host: SimpleNamespace(installed=host != bare, ports={}) for host in (*ranks, "gpu11")}
@@ -151,15 +151,15 @@ def test_processors_are_looked_at_for_long_only_where_nothing_is_dark_dead_or_st
     plan: Any = None
     subject = DiagnosedJob(plan, (), (), "job", "job", "running", ranks)
     signals = asyncio.run(look(session, subject, seen))
-    assert asked == looks and signals.state == "running" and signals.beats["gpu02"].state == ended
+    assert asked == looks and signals.state == "running" and signals.heartbeats["gpu02"].state == ended
     assert signals.bare == frozenset({bare} & {*ranks}), "a host without an agent, if the job or the plan uses it"
 
 
 def test_only_what_goes_over_one_link_and_ends_there_is_counted_for_it() -> None:
     here = lab(3, 2)
     a, b = HostPort("gpu01", 1), HostPort("gpu02", 1)
-    there, third = here.hosts["gpu02"], here.hosts["gpu03"]
-    flow = Flow(there.lane_address(0), there.port_address(1), 1, 1.0, 10, 0.1, 5, 0)
+    other, third = here.hosts["gpu02"], here.hosts["gpu03"]
+    flow = Flow(other.lane_address(0), other.port_address(1), 1, 1.0, 10, 0.1, 5, 0)
     further = replace(flow, to=third.lane_address(0))
     elsewhere = replace(flow, via=third.port_address(1))
     wires = (PlannedLink(Link(a, b)),)

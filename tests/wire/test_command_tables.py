@@ -70,9 +70,9 @@ def test_what_is_no_sonic_is_garbled() -> None:
 
 
 def test_a_complaint_is_the_line_that_speaks_of_an_error() -> None:
-    said = 'Usage: config [OPTIONS] COMMAND\nTry -h\n\nError: No such command "ocs".\n'
-    assert sonic.complaint(said) == 'Error: No such command "ocs".'
-    assert sonic.unknown_command(said)
+    output = 'Usage: config [OPTIONS] COMMAND\nTry -h\n\nError: No such command "ocs".\n'
+    assert sonic.complaint(output) == 'Error: No such command "ocs".'
+    assert sonic.unknown_command(output)
     assert sonic.complaint("") == "it printed nothing"
 
 

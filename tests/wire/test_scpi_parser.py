@@ -56,7 +56,7 @@ def test_malformed_channel_lists_are_garbled(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "words"),
+    ("text", "code", "message"),
     [
         ('0,"No error"', 0, "No error"),
         ('-200,"Execution error; port in use"', -200, "Execution error; port in use"),
@@ -65,8 +65,8 @@ def test_malformed_channel_lists_are_garbled(text: str) -> None:
         ("+0, No Error", 0, "No Error"),
     ],
 )
-def test_error_queue_entries_are_read(text: str, code: int, words: str) -> None:
-    assert scpi.parse_error(text) == scpi.QueuedError(code, words)
+def test_error_queue_entries_are_read(text: str, code: int, message: str) -> None:
+    assert scpi.parse_error(text) == scpi.QueuedError(code, message)
 
 
 @pytest.mark.parametrize("text", ["", "0", "No error", '"0",No error', '0,"No error', "(@1),(@2)", '0,"a",1'])

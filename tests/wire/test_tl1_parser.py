@@ -38,7 +38,7 @@ def test_a_denial_has_its_code_and_its_text() -> None:
     assert isinstance(denial, Reply)
     assert not denial.completed
     assert (denial.error, denial.comments) == ("PLNA", ("Login Not Active",))
-    assert denial.words == "PLNA, Login Not Active"
+    assert denial.message == "PLNA, Login Not Active"
 
 
 def test_alarming_words_in_a_comment_change_nothing() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from drivers.wire import calient_rest, netconf, polatis, rest, roadm, wsp
 from drivers.wire.wsp import Row
-from optics import Garbled, PortState, Refused, Slot
+from optics import FrequencySlot, Garbled, PortState, Refused
 
 GHZ = 1000
 C_BAND = (191_250_000, 196_275_000)  # DOC: WSUTIL guide
@@ -48,7 +48,7 @@ def test_bands_that_touch_stay_apart_and_keep_their_attenuation_and_phase(wanted
     rows = wsp.whole(phased, first, last)
     routes = {}
     for at, port, tenths in wanted:
-        slot = Slot(first + at * 10 * GHZ, first + (at + 1) * 10 * GHZ)
+        slot = FrequencySlot(first + at * 10 * GHZ, first + (at + 1) * 10 * GHZ)
         rows = wsp.lead(rows, slot, port, Decimal(tenths) / 10)
         routes[slot] = (port, tenths)
     assert {band.slot: (band.port, round(band.db * 10)) for band in wsp.bands(wsp.parse(wsp.write(rows)))} == routes
@@ -99,21 +99,21 @@ def test_attenuation_below_zero_is_zero_and_above_forty_blocks(attenuation: str,
 
 
 @pytest.mark.parametrize(
-    ("slot", "db", "words"),
+    ("slot", "db", "text"),
     [
-        (Slot.flexgrid(-280, 4), "3", ""),
-        (Slot.flexgrid(-5, 3), "3", "grid of 1 GHz"),
-        (Slot(193_000_000, 193_009_000), "3", "narrower than 10 GHz"),
-        (Slot(191_249_000, 191_300_000), "3", "outside 191.250-196.275 THz"),
-        (Slot(196_200_000, 196_277_000), "3", "outside"),
-        (Slot(196_200_000, 196_276_000), "3", ""),
-        (Slot(193_000_000, 193_050_000), "40.1", "would block"),
-        (Slot(193_000_000, 193_050_000), "-0.1", "not between"),
+        (FrequencySlot.flexgrid(-280, 4), "3", ""),
+        (FrequencySlot.flexgrid(-5, 3), "3", "grid of 1 GHz"),
+        (FrequencySlot(193_000_000, 193_009_000), "3", "narrower than 10 GHz"),
+        (FrequencySlot(191_249_000, 191_300_000), "3", "outside 191.250-196.275 THz"),
+        (FrequencySlot(196_200_000, 196_277_000), "3", "outside"),
+        (FrequencySlot(196_200_000, 196_276_000), "3", ""),
+        (FrequencySlot(193_000_000, 193_050_000), "40.1", "would block"),
+        (FrequencySlot(193_000_000, 193_050_000), "-0.1", "not between"),
     ],
 )
-def test_a_band_outside_the_rules_is_named(slot: Slot, db: str, words: str) -> None:
-    said = wsp.fault(slot, Decimal(db), *C_BAND)
-    assert words in said and bool(words) == bool(said)
+def test_a_band_outside_the_rules_is_named(slot: FrequencySlot, db: str, text: str) -> None:
+    reported = wsp.fault(slot, Decimal(db), *C_BAND)
+    assert text in reported and bool(text) == bool(reported)
 
 
 # JSON
@@ -148,7 +148,7 @@ def test_what_is_no_number_is_garbled(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "text"),
     [
         (b'{"ietf-restconf:errors":{"error":[{"error-tag":"in-use","error-message":"9"}]}}', "HTTP 409: in-use: 9"),
         (b'{"ietf-restconf:errors":{"error":"x"}}', 'HTTP 409: {"ietf-restconf:errors":{"error":"x"}}'),
@@ -157,8 +157,8 @@ def test_what_is_no_number_is_garbled(value: str) -> None:
         (b"\xff\xfe", "HTTP 409: \ufffd\ufffd"),
     ],
 )
-def test_the_words_of_an_error_page_are_found(body: bytes, words: str) -> None:
-    assert rest.restconf_words(409, body) == words
+def test_the_words_of_an_error_page_are_found(body: bytes, text: str) -> None:
+    assert rest.restconf_message(409, body) == text
 
 
 # Polatis, Calient, Lumentum
@@ -183,9 +183,9 @@ def test_a_map_with_a_port_in_two_circuits_is_none(pairs: list[tuple[int, int]],
 
 
 def test_port_states_are_read_with_and_without_their_prefix() -> None:
-    words = ["ENABLED", "PC_ENABLED", "PC_DISABLED", "disabled", "PC_FAILED", "?"]
+    argv = ["ENABLED", "PC_ENABLED", "PC_DISABLED", "disabled", "PC_FAILED", "?"]
     enabled, disabled, failed = PortState.ENABLED, PortState.DISABLED, PortState.FAILED
-    assert [polatis.port_state(word) for word in words] == [enabled, enabled, disabled, disabled, failed, failed]
+    assert [polatis.port_state(word) for word in argv] == [enabled, enabled, disabled, disabled, failed, failed]
 
 
 def test_every_item_of_a_batch_has_its_own_result() -> None:
@@ -231,7 +231,11 @@ def test_the_connection_of_the_public_client_is_read_and_written_the_same() -> N
     )
     reply = netconf.parse_reply(f'<rpc-reply xmlns="{netconf.NC}" message-id="1"><data>{config}</data></rpc-reply>')
     (found,) = roadm.parse_connections(netconf.data(reply))
-    assert (found.dn, found.slot, found.lit) == ("ne=1;chassis=1;card=1;module=1;connection=1", Slot.flexgrid(-280, 4), True)
+    assert (found.dn, found.slot, found.lit) == (
+        "ne=1;chassis=1;card=1;module=1;connection=1",
+        FrequencySlot.flexgrid(-280, 4),
+        True,
+    )
     written = netconf.show(roadm.config_of(found)).replace(' xmlns:nc="urn:ietf:params:xml:ns:netconf:base:1.0"', "")
     assert written == config
 
@@ -250,7 +254,7 @@ def test_the_connection_of_the_public_client_is_read_and_written_the_same() -> N
     ],
 )
 def test_a_connection_outside_its_form_is_garbled(old: str, new: str) -> None:
-    slot = Slot.flexgrid(-280, 4)
+    slot = FrequencySlot.flexgrid(-280, 4)
     good = netconf.show(roadm.config_of(roadm.Connection(1, 1, "4101", "4201", slot, Decimal(0), True, "x")))
     assert old in good
     bad = good.replace(old, new).replace("<dnn>ne", "<dnn/><x>ne").replace("</dn>", "</x>" if new == "<dnn>" else "</dn>")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivers.wire.wssmap import CHANNELS, FIRST_MHZ, Entry, channels_of, parse_map, runs, slot_of, write_map
-from optics import Garbled, Slot
+from optics import FrequencySlot, Garbled
 
 entries = st.builds(Entry, st.integers(1, 9), st.integers(0, 999).map(lambda n: n / 10))
 
@@ -40,9 +40,9 @@ def test_slots_and_channels_are_exact(first: int, count: int) -> None:
 
 
 def test_a_slot_off_the_channels_has_none() -> None:
-    assert channels_of(Slot(FIRST_MHZ - 25_000, FIRST_MHZ + 25_000)) == range(1, 2)
-    assert channels_of(Slot(FIRST_MHZ - 12_500, FIRST_MHZ + 37_500)) is None
-    assert channels_of(Slot(FIRST_MHZ - 75_000, FIRST_MHZ + 25_000)) is None  # begins below channel 1
+    assert channels_of(FrequencySlot(FIRST_MHZ - 25_000, FIRST_MHZ + 25_000)) == range(1, 2)
+    assert channels_of(FrequencySlot(FIRST_MHZ - 12_500, FIRST_MHZ + 37_500)) is None
+    assert channels_of(FrequencySlot(FIRST_MHZ - 75_000, FIRST_MHZ + 25_000)) is None  # begins below channel 1
     assert channels_of(slot_of(CHANNELS, CHANNELS + 1)) is None
 
 

@@ -26,9 +26,9 @@ def collectives() -> None:
     some = torch.tensor([rank == 0, True, False])
     dist.all_reduce(some)
     assert some.tolist() == [True, True, False]
-    turned = (torch.arange(12.0).view(3, 4) * (rank + 1)).t()
-    dist.all_reduce(turned, dist.ReduceOp.AVG)
-    assert torch.equal(turned, (torch.arange(12.0).view(3, 4) * (size + 1) / 2).t())
+    changed = (torch.arange(12.0).view(3, 4) * (rank + 1)).t()
+    dist.all_reduce(changed, dist.ReduceOp.AVG)
+    assert torch.equal(changed, (torch.arange(12.0).view(3, 4) * (size + 1) / 2).t())
     most, least = torch.tensor([rank, -rank]), torch.tensor([rank, -rank])
     dist.all_reduce(most, dist.ReduceOp.MAX)
     dist.reduce(least, size - 1, dist.ReduceOp.MIN)

@@ -25,19 +25,19 @@ class Switch:
         with suppress(PermissionError):  # as the emulated lab does: the buffer of a switch holds what all workers send at once
             data.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
         data.bind(("127.0.0.1", 0))
-        door = socket.create_server(("127.0.0.1", 0))
-        self.address = "{}:{}".format(*door.getsockname())
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*listener.getsockname())
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._orders.settimeout(WAIT_S)
-        made = Process(functions, Place("ideal", *data.getsockname(), "02:0a:fd:00:00:01", "F0001"), data, door, theirs)
-        self._held = [data, door, theirs]
+        made = Process(functions, Place("ideal", *data.getsockname(), "02:0a:fd:00:00:01", "F0001"), data, listener, theirs)
+        self._held = [data, listener, theirs]
         self._thread = threading.Thread(target=made.serve, daemon=True)
         self._thread.start()
-        self._talk = socket.create_connection(door.getsockname(), WAIT_S)
+        self._talk = socket.create_connection(listener.getsockname(), WAIT_S)
         self._file = self._talk.makefile("rwb")
 
-    def order(self, **words: object) -> dict[str, Any]:
-        self._orders.send(json.dumps(words).encode())
+    def order(self, **texts: object) -> dict[str, Any]:
+        self._orders.send(json.dumps(texts).encode())
         return dict(json.loads(self._orders.recv(65_536)))
 
     def ask(self, **request: object) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Ranks:
             ended.append((code, out.read(), err.read()))
         return ended
 
-    def said(self) -> list[str]:
+    def reported(self) -> list[str]:
         """What each rank has written to stderr so far."""
         return [Path(f"/proc/self/fd/{err.fileno()}").read_text() for _, err in self._output]
 

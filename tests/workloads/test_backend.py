@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from agent.jobs import beats
+from agent.jobs import heartbeats
 from orchestrator.hosts import facts
 from tests.workloads.agents import Agents, agents
 from tests.workloads.ranks import ROOT, Ranks, ranks, records
@@ -46,8 +46,8 @@ def program(directory: Path, *command: str, **env: str) -> Iterator[tuple[Ranks,
         yield running, asked
 
 
-def turns(directory: Path) -> list[dict[str, Any]]:
-    path = directory / "0" / "turns.jsonl"
+def ring_changes(directory: Path) -> list[dict[str, Any]]:
+    path = directory / "0" / "ring_changes.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -65,21 +65,21 @@ def test_a_program_lives_through_turns_and_a_hold(tmp_path: Path) -> None:
         asked.ask("prepare", 1, lease_s=60, rings=NEW)
         assert {each["state"] for each in asked.until("prepared", "cannot", "void", move=1)} == {"prepared"}
         asked.ask("go", 1, decide=False)
-        done = asked.until("turned", "void", move=1)
-        assert {each["state"] for each in done} == {"turned"}, done
+        done = asked.until("changed", "void", move=1)
+        assert {each["state"] for each in done} == {"changed"}, done
         assert len({each["after"] for each in done}) == 1
         asked.ask("prepare", 2, lease_s=60, rings=OLD)
         asked.until("prepared", move=2)
         asked[1].ask("hold", 2, lease_s=60)
         held = asked.until("held", move=2)
         give_up = time.monotonic() + 30  # the program computes on until it needs what is held
-        while (phase := beats.read(str(tmp_path / "0" / "beat"), -1)["beat"]["phase"]) != "hold":
+        while (phase := heartbeats.read(str(tmp_path / "0" / "heartbeat"), -1)["heartbeat"]["phase"]) != "hold":
             assert time.monotonic() < give_up, phase
             time.sleep(0.02)
         assert len({each["iteration"] for each in held}) == 1
         asked.ask("go", 2, decide=True)
-        done = asked.until("turned", "void", move=2)
-        assert [(each["state"], each["after"]) for each in done] == [("turned", held[0]["iteration"])] * WORLD
+        done = asked.until("changed", "void", move=2)
+        assert [(each["state"], each["after"]) for each in done] == [("changed", held[0]["iteration"])] * WORLD
         asked.ask("prepare", 3, lease_s=60, rings=NEW)
         asked.until("prepared", move=3)
         asked.ask("hold", 3, lease_s=60)
@@ -87,7 +87,7 @@ def test_a_program_lives_through_turns_and_a_hold(tmp_path: Path) -> None:
         asked.ask("drop", 3)
         asked.until("void", move=3)
         stop(tmp_path, running)
-    assert [(turn["move"], turn["rings"]) for turn in turns(tmp_path)] == [(1, NEW), (2, OLD)]
+    assert [(ring_change["move"], ring_change["rings"]) for ring_change in ring_changes(tmp_path)] == [(1, NEW), (2, OLD)]
 
 
 def run(directory: Path, *command: str, pythonpath: str = "", **env: str) -> list[tuple[int, str, str]]:
@@ -115,9 +115,9 @@ def test_gradients_go_over_the_rings_under_another_process_group(tmp_path: Path)
     assert all(isinstance(record["iter_ms"], float) and record["iter_ms"] >= 10 for record in written)
     assert not (tmp_path / "1" / "iterations.jsonl").exists()
     for rank in range(WORLD):
-        beat = beats.read(str(tmp_path / str(rank) / "beat"), -1)
-        assert [row[0] for row in beat["times"]] == [1, 2] and beat["beat"]["rank"] == rank
-        assert beat["times"][0][4] > 0, "it waited for its gradients"
+        heartbeat = heartbeats.read(str(tmp_path / str(rank) / "heartbeat"), -1)
+        assert [row[0] for row in heartbeat["times"]] == [1, 2] and heartbeat["heartbeat"]["rank"] == rank
+        assert heartbeat["times"][0][4] > 0, "it waited for its gradients"
 
 
 def test_the_host_gets_what_the_distribution_declares() -> None:

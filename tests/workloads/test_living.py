@@ -37,7 +37,7 @@ def job(directory: Path, *command: str, timeout_s: float = 60.0, **env: str) -> 
         try:
             greetings = asked.connect()
         except TimeoutError:
-            raise AssertionError(running.said()) from None
+            raise AssertionError(running.reported()) from None
         assert [(each["rank"], each["world"], each["move"], each["state"]) for each in greetings] == [
             (rank, WORLD, 0, "idle") for rank in range(WORLD)
         ]
@@ -49,8 +49,8 @@ def stop(running: Ranks) -> None:
     assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * WORLD
 
 
-def turns(directory: Path) -> list[dict[str, Any]]:
-    path = directory / "0" / "turns.jsonl"
+def ring_changes(directory: Path) -> list[dict[str, Any]]:
+    path = directory / "0" / "ring_changes.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -65,7 +65,9 @@ def check_run(directory: Path) -> None:
     assert [record["iter"] for record in seen] == list(range(1, len(seen) + 1))
     assert summary(directory)["weights_identical"]
     named = {record["iter"]: record["move"] for record in seen if "move" in record}
-    assert named == {turn["after"] + 1: turn["move"] for turn in turns(directory) if turn["after"] < len(seen)}
+    assert named == {
+        ring_change["after"] + 1: ring_change["move"] for ring_change in ring_changes(directory) if ring_change["after"] < len(seen)
+    }
 
 
 def test_ranks_turn_while_they_run_and_the_run_can_be_repeated_bit_by_bit(tmp_path: Path) -> None:
@@ -74,25 +76,27 @@ def test_ranks_turn_while_they_run_and_the_run_can_be_repeated_bit_by_bit(tmp_pa
         ready = asked.until("prepared", "cannot", "void", move=1)
         assert all(each["state"] == "prepared" and each["took_ms"] > 0 for each in ready), ready
         asked.ask("go", 1, decide=False)
-        done = asked.until("turned", "void", move=1)
-        assert {each["state"] for each in done} == {"turned"}, done
+        done = asked.until("changed", "void", move=1)
+        assert {each["state"] for each in done} == {"changed"}, done
         assert len({each["after"] for each in done}) == 1
         assert {each["iteration"] for each in done} == {done[0]["after"] + 1}
         assert all(each["stall_ms"] >= 0 and each["held_ms"] == 0 for each in done)
         asked.ask("prepare", 7, lease_s=60, rings=OLD)  # the previous set: nothing is connected
         assert {each["took_ms"] for each in asked.until("prepared", move=7)} == {0}
         asked.ask("go", 7, decide=True)
-        asked.until("turned", move=7)
+        asked.until("changed", move=7)
         stop(running)
     check_run(tmp_path)
-    assert [(turn["move"], turn["rings"]) for turn in turns(tmp_path)] == [(1, NEW), (7, OLD)]
+    assert [(ring_change["move"], ring_change["rings"]) for ring_change in ring_changes(tmp_path)] == [(1, NEW), (7, OLD)]
     again = tmp_path / "again"
     command = (*TRAIN[:-4], "--iterations", str(summary(tmp_path)["iterations"]), "--seed", "5")
     with ranks(
-        WORLD, *command, directory=again, rings=OLD, more=lambda _: {"TESTBED_TURNS": json.dumps(turns(tmp_path))}
+        WORLD, *command, directory=again, rings=OLD, more=lambda _: {"TESTBED_RING_CHANGES": json.dumps(ring_changes(tmp_path))}
     ) as repeated:
         assert [(code, err) for code, _, err in repeated.finish()] == [(0, "")] * WORLD
-    assert [turn["after"] for turn in turns(again)] == [turn["after"] for turn in turns(tmp_path)]
+    assert [ring_change["after"] for ring_change in ring_changes(again)] == [
+        ring_change["after"] for ring_change in ring_changes(tmp_path)
+    ]
     assert summary(again)["weights_sha256"] == summary(tmp_path)["weights_sha256"]
 
 
@@ -112,12 +116,12 @@ def test_ranks_hold_all_after_the_same_iteration_and_turn_there(tmp_path: Path) 
         assert asked[1].connect() | {"t_ns": 0} == held[1] | {"t_ns": 0, "world": WORLD}
         assert len(records(tmp_path)) == seen, "they still hold"
         asked[2].ask("go", 3, decide=True)
-        done = asked.until("turned", "void", move=3)
-        assert [(each["state"], each["after"]) for each in done] == [("turned", seen)] * WORLD
+        done = asked.until("changed", "void", move=3)
+        assert [(each["state"], each["after"]) for each in done] == [("changed", seen)] * WORLD
         assert all(each["held_ms"] > 0 for each in done)
         stop(running)
     check_run(tmp_path)
-    assert turns(tmp_path)[0]["held_ms"] == done[0]["held_ms"]
+    assert ring_changes(tmp_path)[0]["held_ms"] == done[0]["held_ms"]
 
 
 def test_a_pure_pause_changes_no_weight(tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ def test_a_pure_pause_changes_no_weight(tmp_path: Path) -> None:
         asked.ask("hold", 1, lease_s=60)
         asked.until("held", move=1)
         asked.ask("go", 1, decide=False)  # the last one that is asked decides
-        asked.until("turned", move=1)
+        asked.until("changed", move=1)
         stop(running)
     check_run(tmp_path)
     never = tmp_path / "never"
@@ -143,16 +147,16 @@ def test_ranks_whose_operator_is_silent_go_on_after_the_lease(tmp_path: Path) ->
         asked.until("prepared", move=1)
         asked[0].ask("hold", 1, lease_s=0.5)  # the others go by what the first wrote
         asked.until("held", move=1)
-        done = asked.until("void", "turned", move=1)
+        done = asked.until("void", "changed", move=1)
         assert {each["state"] for each in done} == {"void"}
         assert all(each["held_ms"] > 0 for each in done)
         asked.ask("go", 1, decide=True)  # too late
-        assert {each["state"] for each in asked.until("void", "turned", move=1)} == {"void"}
+        assert {each["state"] for each in asked.until("void", "changed", move=1)} == {"void"}
         asked.ask("prepare", 2, lease_s=0.3, rings=NEW)
         assert {each["state"] for each in asked.until("void", move=2)} == {"void"}
         stop(running)
     check_run(tmp_path)
-    assert turns(tmp_path) == []
+    assert ring_changes(tmp_path) == []
 
 
 def test_a_dropped_move_is_void_and_the_next_one_turns(tmp_path: Path) -> None:
@@ -168,10 +172,10 @@ def test_a_dropped_move_is_void_and_the_next_one_turns(tmp_path: Path) -> None:
         asked.ask("prepare", 2, lease_s=60, rings=NEW)
         asked.until("prepared", move=2)
         asked.ask("go", 2, decide=True)
-        asked.until("turned", move=2)
+        asked.until("changed", move=2)
         stop(running)
     check_run(tmp_path)
-    assert [turn["move"] for turn in turns(tmp_path)] == [2]
+    assert [ring_change["move"] for ring_change in ring_changes(tmp_path)] == [2]
 
 
 def test_a_move_that_one_rank_refuses_is_never_decided(tmp_path: Path) -> None:
@@ -182,7 +186,7 @@ def test_a_move_that_one_rank_refuses_is_never_decided(tmp_path: Path) -> None:
         asked[0].ask("hold", 1, lease_s=3)
         asked[0].ask("go", 1, decide=True)
         for rank in (0, 2):
-            assert asked[rank].until("void", "held", "turned", "cannot", move=1)["state"] != "held"
+            assert asked[rank].until("void", "held", "changed", "cannot", move=1)["state"] != "held"
         asked[1].ask("prepare", 1, lease_s=3, traffic={})
         assert asked[1].until("cannot", move=1)["error"] == "traffic: this program takes rings only"
         asked[1].ask("go", 4, decide=True)
@@ -191,7 +195,7 @@ def test_a_move_that_one_rank_refuses_is_never_decided(tmp_path: Path) -> None:
         assert "not one of prepare, hold, go, drop" in asked[1].until("cannot", move=4)["error"]
         stop(running)
     check_run(tmp_path)
-    assert turns(tmp_path) == []
+    assert ring_changes(tmp_path) == []
 
 
 BROKEN = """
@@ -227,7 +231,7 @@ def test_a_set_that_one_rank_cannot_connect_leaves_all_with_the_old_one_and_noth
         asked.until("cannot", move=9)
         wanted = [[0, 1, 2], [2, 1, 0], [0, 1, 2]]
         asked.ask("prepare", 1, lease_s=60, rings=wanted)
-        done = asked.until("void", "cannot", "turned", move=1)
+        done = asked.until("void", "cannot", "changed", move=1)
         assert done[1]["state"] == "cannot" and done[1]["error"].startswith("forming failed: connecting to peers: no route")
         assert {done[rank]["state"] for rank in (0, 2)} <= {"void", "cannot"}, "they find it closed, or the move void"
         asked.ask("prepare", 2, lease_s=60)  # a boundary and more has passed once this is answered
@@ -257,7 +261,7 @@ def test_a_stop_ends_a_hold_at_once(tmp_path: Path) -> None:
         asked.ask("hold", 1, lease_s=600)
         held = asked.until("held", move=1)
         running.signal(signal.SIGTERM, only=[2])
-        assert {each["state"] for each in asked.until("void", "turned", move=1)} == {"void"}
+        assert {each["state"] for each in asked.until("void", "changed", move=1)} == {"void"}
         assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * WORLD
     check_run(tmp_path)
     assert summary(tmp_path)["stopped"] and summary(tmp_path)["iterations"] == held[0]["iteration"]
@@ -282,10 +286,10 @@ def test_allreduce_turns_too_and_every_sum_is_right(tmp_path: Path) -> None:
             asked.ask("prepare", move, lease_s=60, rings=rings)
             asked.until("prepared", move=move)
             asked[0].ask("go", move, decide=True)
-            asked.until("turned", move=move)
+            asked.until("changed", move=move)
         stop(running)
     assert summary(tmp_path)["wrong"] == 0
-    assert [turn["move"] for turn in turns(tmp_path)] == [1, 2, 3]
+    assert [ring_change["move"] for ring_change in ring_changes(tmp_path)] == [1, 2, 3]
 
 
 EARLIER = {
@@ -314,11 +318,11 @@ def test_replay_turns_to_other_traffic_and_every_byte_of_it_is_right(tmp_path: P
             asked.ask("prepare", move, lease_s=60, rings=OLD, traffic=traffic)
             asked.until("prepared", move=move)
             asked.ask("go", move, decide=True)
-            asked.until("turned", move=move)
+            asked.until("changed", move=move)
         stop(running)
     assert summary(tmp_path)["wrong"] == 0
     seen = records(tmp_path)
-    first, second = turns(tmp_path)
+    first, second = ring_changes(tmp_path)
     assert (first["traffic"], second["traffic"]) == (LATER, EARLIER)
     size = {record["iter"]: record["bytes"] for record in seen}
     assert [size[first["after"]], size[first["after"] + 1], size[second["after"] + 1]] == [40_004, 90_000, 40_004]

@@ -106,10 +106,10 @@ def test_the_first_announcement_of_a_stop_stands() -> None:
 
 def test_of_an_error_of_gloo_people_are_shown_what_happened_and_not_where_it_was_compiled() -> None:
     compared = "[enforce fail at /__w/pytorch/pytorch/third_party/gloo/gloo/common/socket.cc:142] rv != -1. -1 vs -1. "
-    told = {
+    reply = {
         f"{compared}connect: Network is unreachable": "connect: Network is unreachable",
         "[/pytorch/gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5": "Connection closed by peer [10.0.0.1]:5",
         "Socket Timeout. This is typically caused by a crash": "Socket Timeout",
         "Unable to cast connection from rank 1: closed by peer to Tensor": "connection from rank 1: closed by peer",
     }
-    assert {words: program._first_line(RuntimeError(words)) for words in told} == told
+    assert {text: program._first_line(RuntimeError(text)) for text in reply} == reply

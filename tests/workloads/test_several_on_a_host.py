@@ -21,18 +21,18 @@ HOSTS = ("gpu01", "gpu02")
 def test_ranks_of_two_hosts_hold_the_same_weights_over_a_turn(tmp_path: Path, each: int) -> None:
     names = tuple(name for host in HOSTS for name in ranks_on(host, each))
     before, after = (layout(Job("j", "train", names, (HOSTS, HOSTS[::-1]) * count), LAB)["rings"] for count in (1, 2))
-    turns = json.dumps([{"after": 3, "rings": after}])
+    ring_changes = json.dumps([{"after": 3, "rings": after}])
 
     def place(rank: int) -> dict[str, str]:
         lanes = [f"127.0.{rank // each + 1}.{lane + 1}" for lane in range(LANES)]
-        return {"TESTBED_LANES": json.dumps(lanes), "LOCAL_RANK": str(rank % each), "TESTBED_TURNS": turns}
+        return {"TESTBED_LANES": json.dumps(lanes), "LOCAL_RANK": str(rank % each), "TESTBED_RING_CHANGES": ring_changes}
 
     command = ("-m", "workloads.programs.train", "--iterations", "6", "--hidden", "64", "--batch", "4")
     with ranks(2 * each, *command, directory=tmp_path, rings=before, timeout_s=60.0, more=place) as local:
         ended = local.finish(120)
     assert [code for code, _, _ in ended] == [0] * (2 * each), ended
-    said = json.loads((tmp_path / "0" / "summary.json").read_text())
-    assert said["weights_identical"] and said["iterations"] == 6
+    reply = json.loads((tmp_path / "0" / "summary.json").read_text())
+    assert reply["weights_identical"] and reply["iterations"] == 6
 
 
 def test_the_ranks_of_a_host_move_their_parts_of_a_replay(tmp_path: Path) -> None:
@@ -49,5 +49,5 @@ def test_the_ranks_of_a_host_move_their_parts_of_a_replay(tmp_path: Path) -> Non
     with ranks(4, *command, directory=tmp_path, timeout_s=60.0, more=place) as local:
         ended = local.finish(120)
     assert [code for code, _, _ in ended] == [0] * 4, ended
-    said = json.loads((tmp_path / "0" / "summary.json").read_text())
-    assert said["wrong"] == 0 and said["iterations"] == 3
+    reply = json.loads((tmp_path / "0" / "summary.json").read_text())
+    assert reply["wrong"] == 0 and reply["iterations"] == 3

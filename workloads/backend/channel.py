@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from ..progress.beat import Beat
+from ..progress.heartbeat import Heartbeat
 from ..transport.loop import Loop
 from .passes import Lap, Pass, split
 from .work import Work
@@ -82,15 +82,15 @@ class Channel:
         laps: Callable[[], Sequence[Lap]],
         boundary: Boundary,
         timeout_s: float,
-        beat: Beat,
+        heartbeat: Heartbeat,
         *,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         """`laps`: the rings in use, asked for each collective. lost: called when an error has ended this channel."""
-        self._laps, self._boundary, self._timeout_s, self._beat, self._lost = laps, boundary, timeout_s, beat, lost
+        self._laps, self._boundary, self._timeout_s, self._beat, self._lost = laps, boundary, timeout_s, heartbeat, lost
         self._lock = threading.Lock()
         self._queue: deque[Collective] = deque()
-        self._under_way: deque[Collective] = deque()
+        self._in_progress: deque[Collective] = deque()
         self._error: Exception | None = None
         self.closing = self._given_up = False
         self._begun = 0
@@ -151,12 +151,12 @@ class Channel:
             raise RuntimeError("the process group was destroyed")
         while self._end_first() or self._begin_next(loop):
             pass
-        return bool(self._queue or self._under_way or not self.closing)
+        return bool(self._queue or self._in_progress or not self.closing)
 
     def _end_first(self) -> bool:
-        if not self._under_way or self._under_way[0].left:
+        if not self._in_progress or self._in_progress[0].left:
             return False
-        done = self._under_way.popleft()
+        done = self._in_progress.popleft()
         done.end()
         self._idle()
         if done.counted:
@@ -169,16 +169,16 @@ class Channel:
     def _idle(self) -> None:
         """With nothing under way the program computes, as far as is known here."""
         with self._lock:
-            if not self._queue and not self._under_way:
+            if not self._queue and not self._in_progress:
                 self._beat.exchanged()
 
     def _begin_next(self, loop: Loop) -> bool:
         limit = self._boundary.limit
-        if not self._queue or len(self._under_way) >= DEPTH or (limit is not None and self._begun >= limit > self._finished):
+        if not self._queue or len(self._in_progress) >= DEPTH or (limit is not None and self._begun >= limit > self._finished):
             return False
         with self._lock:
             collective = self._queue.popleft()
-            self._under_way.append(collective)
+            self._in_progress.append(collective)
         if collective.counted:
             self._boundary.before(self._begun + 1)
             self._begun += 1
@@ -188,8 +188,8 @@ class Channel:
     def _fail(self, error: Exception) -> None:
         with self._lock:
             self._error = error if isinstance(error, RuntimeError) else RuntimeError(f"{type(error).__name__}: {error}")
-            ended = [*self._under_way, *self._queue]
-            self._under_way.clear()
+            ended = [*self._in_progress, *self._queue]
+            self._in_progress.clear()
             self._queue.clear()
         self._lost()
         for collective in ended:

@@ -85,12 +85,12 @@ class Paired(Named):
         raise ValueError("testbed: recv from any rank: name the rank to receive from (src)")
 
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Work:
-        there = one(outputs, "gather") if self.rank() == opts.rootRank else []
-        return self._issued(self._pairs.gather(there, one(inputs, "gather"), opts.rootRank))
+        existing = one(outputs, "gather") if self.rank() == opts.rootRank else []
+        return self._issued(self._pairs.gather(existing, one(inputs, "gather"), opts.rootRank))
 
     def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Work:
-        there = one(inputs, "scatter") if self.rank() == opts.rootRank else []
-        return self._issued(self._pairs.scatter(one(outputs, "scatter"), there, opts.rootRank))
+        existing = one(inputs, "scatter") if self.rank() == opts.rootRank else []
+        return self._issued(self._pairs.scatter(one(outputs, "scatter"), existing, opts.rootRank))
 
     def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Work:
         return self._issued(self._pairs.all_to_all(outputs, inputs, outputs))

@@ -37,12 +37,12 @@ def hook(_state: object, bucket: Any) -> Any:
     if world is None:
         store = dist.PrefixStore("testbed/hook", dist.distributed_c10d._get_default_store())
         world = World.current = World(store, dist.get_rank(), dist.get_world_size(), TIMEOUT)
-    there = gradients.div_(world.size)
-    flat = Flat(there if there.device.type == "cpu" else there.cpu())
+    present = gradients.div_(world.size)
+    flat = Flat(present if present.device.type == "cpu" else present.cpu())
 
     def finish() -> None:
-        if there.device.type != "cpu":
-            there.copy_(flat.numbers)
+        if present.device.type != "cpu":
+            present.copy_(flat.numbers)
 
     carried = [(all_reduce(flat.buffer, torch.add), flat.elements, flat.bytes)]
     world.channel.issue(Collective("gradients", work, carried, finish=finish))

@@ -42,7 +42,7 @@ class Membership:
         births = options.store.add(f"testbed/born/{world.rank}", 1)
         rings = Following(world, members, dist.PrefixStore(f"testbed/{births}", client(options.store)))
         name = str(options.group_id)
-        channel = Channel(name, rings.laps, rings, world.place.timeout_s, world.beat, lost=rings.disconnect)
+        channel = Channel(name, rings.laps, rings, world.place.timeout_s, world.heartbeat, lost=rings.disconnect)
 
         def close(within_s: float) -> None:
             channel.close(within_s)

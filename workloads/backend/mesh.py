@@ -257,12 +257,12 @@ class Mesh:
     def _connected(self, peer: int) -> Out:
         lane = self._lane(peer)
         if (peer, lane) not in self._out:
-            there = self._address(peer, lane)
+            existing = self._address(peer, lane)
             link = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             link.setblocking(False)
             try:
                 link.bind((self._place.lane(lane), 0))
-                link.connect_ex((there[0], there[1]))
+                link.connect_ex((existing[0], existing[1]))
                 out = Out(Wire(link, peer))
             except BaseException:
                 link.close()

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..progress.beat import Beat
+from ..progress.heartbeat import Heartbeat
 from ..progress.records import Clock, Records
 
 _clock = Clock()
@@ -23,11 +23,11 @@ def records(rank: int) -> Records:
 
 
 @cache
-def beat() -> Beat:
+def heartbeat() -> Heartbeat:
     """This process's beat (beat.py); written nowhere outside the testbed."""
     directory = os.environ.get("TESTBED_JOB_DIR", "")
     rank = os.environ.get("RANK", "0")
-    return Beat(Path(directory) if directory else None, int(rank) if rank.isdecimal() else 0)
+    return Heartbeat(Path(directory) if directory else None, int(rank) if rank.isdecimal() else 0)
 
 
 def report(iteration: int, **values: float) -> None:
@@ -41,7 +41,7 @@ def report(iteration: int, **values: float) -> None:
     begin_ns, _last_ns = _last_ns, time.monotonic_ns()
     if not os.environ.get("TESTBED_JOB_DIR"):
         return
-    beat().shown(int(iteration), _last_ns - begin_ns)
+    heartbeat().shown(int(iteration), _last_ns - begin_ns)
     if os.environ.get("RANK", "0") != "0":
         return
     record: dict[str, Any] = {"iter": int(iteration), "t_wall_ns": _clock.wall_ns(begin_ns)}

@@ -13,15 +13,15 @@ import torch
 import torch.distributed as dist
 
 from ..collectives.carrier import RingSet
+from ..collectives.ring_changes import RingChanges
 from ..collectives.sets import Layout, Sets, read_layout
-from ..collectives.turns import Turns
 from ..host.handoff import Handoff
 from ..host.place import Place, read_place
 from ..transport.loop import Stall
 from .channel import DEPTH, Channel
 from .mesh import Mesh
 from .passes import Lap
-from .reporter import beat, records
+from .reporter import heartbeat, records
 
 LONGEST_S = 86399.0
 
@@ -50,24 +50,24 @@ class World:
 
     current: World | None = None
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, *, turning: bool = True) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, *, changing: bool = True) -> None:
         """Meet the other ranks. Raises: RuntimeError - one does not come in time. ValueError - the environment is wrong.
 
-        turning: whether the rings follow what the host's agent asks for.
+        changing: whether the rings follow what the host's agent asks for.
         """
         self.place = place = place_of(rank, size, store, timeout, os.environ)
         self.rank, self.size, self.timeout = rank, size, timeout
         births = store.add(f"testbed/born/{rank}", 1)  # what an earlier group has left in the store is not for this one
         self._store = dist.PrefixStore(f"testbed/{births}", client(store))
         self.stall = Stall()
-        self.beat = beat()
-        self.beat.follow(self.stall)
+        self.heartbeat = heartbeat()
+        self.heartbeat.follow(self.stall)
         self.latest: tuple[int, tuple[tuple[int, ...], ...]] = 0, place.rings
         """How often the job's rings have changed, and the rings in use."""
         self.sets = Sets(Layout(place.rings), self._make, self._use)
         self.sets.begin(self._store, place.timeout_s)
         self.mesh = Mesh(place, client(self._store), lambda: self.sets.layout.rings)
-        self._turns = Turns(
+        self._ring_changes = RingChanges(
             rank,
             size,
             client(self._store),
@@ -76,19 +76,19 @@ class World:
             lambda message, layout: read_layout(message, layout, size, None),
             timeout_s=place.timeout_s,
             ahead=DEPTH - 1,
-            planned=place.turns,
+            planned=place.ring_changes,
             asked_to_stop=lambda: self.channel.closing,
-            on_turn=records(rank).turn,
-            on_hold=self.beat.hold,
+            on_ring_change=records(rank).note_ring_change,
+            on_hold=self.heartbeat.hold,
             stall=self.stall,
         )
         self._handoff: Handoff | None = None
-        if turning and place.handoff:
-            self._handoff = Handoff(place.handoff, self._turns.greeting, self._turns.receive)
-            self._turns.send = self._handoff.send
+        if changing and place.handoff:
+            self._handoff = Handoff(place.handoff, self._ring_changes.greeting, self._ring_changes.receive)
+            self._ring_changes.send = self._handoff.send
             self._handoff.start()
         self._laps: tuple[Any, list[Lap]] = None, []
-        self.channel = Channel("default", self.laps, self._turns, place.timeout_s, self.beat, lost=self.sets.close)
+        self.channel = Channel("default", self.laps, self._ring_changes, place.timeout_s, self.heartbeat, lost=self.sets.close)
         self.leaving: list[Callable[[float], None]] = [self.close]
         """What ends the threads of this process, those of all its groups."""
         atexit.register(self._leave_at_once)

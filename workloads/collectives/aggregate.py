@@ -72,7 +72,7 @@ class Aggregate:
         """Bytes of datagrams, with their headers here but not those of UDP and IP."""
         self.again = 0
         """Parts that were sent more than once, as often as they were."""
-        self._told = ""  # why the network took or gave nothing, the last time
+        self._notified = ""  # why the network took or gave nothing, the last time
         self._next = self._serial = 0
         self._bits = BITS - max(0, (world - 1).bit_length())
         self._usual_s = self._vary_s = 0.0
@@ -150,64 +150,64 @@ class Aggregate:
         memory, each = Buffer.over(whole).memory.cast("B"), self._grant.each_bytes
         first, count = self._next, -(-len(memory) // each)
         self._next += count
-        under_way: dict[int, Part] = {}
+        in_progress: dict[int, Part] = {}
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
         for chunk in range(min(self._grant.size, count)):
-            self._send(memory, first, chunk, under_way, begun=True)
+            self._send(memory, first, chunk, in_progress, begun=True)
         left, silent_s, quiet, tries = count, time.monotonic(), time.monotonic(), 0
         while left:
-            wait_s = (LULL_S if self._is_late(under_way) else self._within_s) * 2**tries
+            wait_s = (LULL_S if self._is_late(in_progress) else self._within_s) * 2**tries
             now = time.monotonic()
             if now - silent_s > self._timeout_s:
                 raise RuntimeError(
                     f"timed out: {left} of {count} sums have not come from the packet switch {self._grant.address}: "
-                    f"{self._missing(under_way)}" + (f" ({self._told})" if self._told else "")
+                    f"{self._missing(in_progress)}" + (f" ({self._notified})" if self._notified else "")
                 )
             if now >= quiet + wait_s:
-                self._send(memory, first, min(under_way, key=lambda c: under_way[c].serial), under_way)
+                self._send(memory, first, min(in_progress, key=lambda c: in_progress[c].serial), in_progress)
                 tries, quiet = tries + (wait_s < MOST_S), now
                 continue
             poll.poll(1000 * (quiet + wait_s - now) + 1)
-            while (chunk := self._receive(memory, first, under_way)) >= 0:
-                part = under_way.pop(chunk)
+            while (chunk := self._receive(memory, first, in_progress)) >= 0:
+                part = in_progress.pop(chunk)
                 left, self._sound = left - 1, self._sound + 1
                 tries, silent_s = 0, (quiet := time.monotonic())
                 if not part.again:
                     if not part.begun:
                         self._measure(quiet - part.at_s)
-                    self._again_before(memory, first, part.serial, under_way, quiet)
+                    self._again_before(memory, first, part.serial, in_progress, quiet)
                 if chunk + self._grant.size < count:
-                    self._send(memory, first, chunk + self._grant.size, under_way)
+                    self._send(memory, first, chunk + self._grant.size, in_progress)
 
     @staticmethod
-    def _missing(under_way: Mapping[int, Part]) -> str:
+    def _missing(in_progress: Mapping[int, Part]) -> str:
         """Why no sum comes, as far as the switch said."""
-        if any(part.held for part in under_way.values()):
+        if any(part.held for part in in_progress.values()):
             return "it had the part of this rank, and waited for that of a peer"
         return "a peer is gone, or the switch no longer has the allocation"
 
-    def _is_late(self, under_way: Mapping[int, Part]) -> bool:
+    def _is_late(self, in_progress: Mapping[int, Part]) -> bool:
         """Whether silence is more likely a rank that is late than parts that are lost."""
-        parts = under_way.values()
+        parts = in_progress.values()
         signs = (self._sound >= SOUND, sum(not part.again for part in parts) > AFTER, any(part.held for part in parts))
         return sum(signs) > 1
 
-    def _again_before(self, memory: memoryview, first: int, serial: int, under_way: dict[int, Part], now: float) -> None:
+    def _again_before(self, memory: memoryview, first: int, serial: int, in_progress: dict[int, Part], now: float) -> None:
         """Send again what was sent well before the part with this serial, whose sum is there."""
-        for chunk, part in list(under_way.items()):
+        for chunk, part in list(in_progress.items()):
             if part.serial < serial - AFTER and (not part.again or now - part.at_s > self._within_s):
                 self._sound = 0
-                self._send(memory, first, chunk, under_way)
+                self._send(memory, first, chunk, in_progress)
 
-    def _send(self, memory: memoryview, first: int, chunk: int, under_way: dict[int, Part], *, begun: bool = False) -> None:
+    def _send(self, memory: memoryview, first: int, chunk: int, in_progress: dict[int, Part], *, begun: bool = False) -> None:
         each, grant = self._grant.each_bytes, self._grant
         payload = memory[chunk * each : (chunk + 1) * each]
         head = HEADER.pack(MAGIC, VERSION, ADD, grant.allocation, grant.token, self._rank, len(payload), self._epoch, first + chunk)
         self._serial += 1
-        part = under_way.get(chunk)
+        part = in_progress.get(chunk)
         if part is None:
-            under_way[chunk] = Part(self._serial, time.monotonic(), begun)
+            in_progress[chunk] = Part(self._serial, time.monotonic(), begun)
         else:
             part.serial, part.at_s, part.again = self._serial, time.monotonic(), part.again + 1
             self.again += 1
@@ -216,9 +216,9 @@ class Aggregate:
         except BlockingIOError:  # it then counts as lost
             pass
         except OSError as error:  # so it does where a cable is out, or the switch: it may come back in time
-            self._told = error.strerror or repr(error)
+            self._notified = error.strerror or repr(error)
 
-    def _receive(self, memory: memoryview, first: int, under_way: Mapping[int, Part]) -> int:
+    def _receive(self, memory: memoryview, first: int, in_progress: Mapping[int, Part]) -> int:
         """Take a sum that has come into its place; return its chunk, -1 where none is there or something else came.
 
         That the switch has a part, and waits for those of others, is noted.
@@ -231,17 +231,17 @@ class Aggregate:
         except BlockingIOError:
             return -1
         except OSError as error:  # told by the network: as if nothing had come
-            self._told = error.strerror or repr(error)
+            self._notified = error.strerror or repr(error)
             return -1
         if size < HEADER.size or flags & socket.MSG_TRUNC:
             return -1
-        said = HEADER.unpack(self._head)
-        chunk, length, kind = said[8] - first, size - HEADER.size, said[2]
+        lines = HEADER.unpack(self._head)
+        chunk, length, kind = lines[8] - first, size - HEADER.size, lines[2]
         wanted = (MAGIC, VERSION, kind, grant.allocation, grant.token, self._rank, length, self._epoch)
-        if said[:8] != wanted or chunk not in under_way:
+        if lines[:8] != wanted or chunk not in in_progress:
             return -1
         if kind == WAIT and not length:
-            under_way[chunk].held = True
+            in_progress[chunk].held = True
         if kind != SUM or length != min(each, len(memory) - chunk * each):
             return -1
         memory[chunk * each : chunk * each + length] = self._heard[:length]

@@ -176,7 +176,7 @@ class Carrier:
     def __init__(self, timeout_s: float, stall: Stall, torch: Any) -> None:
         self._timeout_s, self._stall, self._torch = timeout_s, stall, torch
         self._queue: deque[tuple[Sum, Enter, list[tuple[Ring, list[int], int, int]]] | None] = deque()
-        self._under_way: list[Sum] = []
+        self._in_progress: list[Sum] = []
         self._error: Exception | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
@@ -232,15 +232,15 @@ class Carrier:
                     loop.step()
                 except Exception as error:  # a thread: a sum that nobody carries would be waited for without end
                     self._error = _as_runtime(error)
-                self._under_way = [each for each in self._under_way if not each.get_future().done()]
+                self._in_progress = [each for each in self._in_progress if not each.get_future().done()]
         finally:
             loop.close()
 
     def _fail(self) -> None:
         assert self._error is not None
-        for each in self._under_way:
+        for each in self._in_progress:
             each.failed(self._error)
-        self._under_way.clear()
+        self._in_progress.clear()
 
     def _begin(self, loop: Loop) -> bool:
         """Begin what is queued; False: to end."""
@@ -253,7 +253,7 @@ class Carrier:
             if entry is None:
                 return False
             whole, enter, parts = entry
-            self._under_way.append(whole)
+            self._in_progress.append(whole)
             if self._error is not None:
                 continue
             try:

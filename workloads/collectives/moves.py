@@ -29,7 +29,7 @@ class Move:
     held_at: int | None = None
     held_ms: float = 0.0
     took_ms: float = 0.0
-    turned_after: int | None = None
+    changed_after: int | None = None
     error: str = ""  # why its set could not be connected
     over: bool = False
 
@@ -82,8 +82,8 @@ class Agreed:
 class Refused(Exception):
     """A message that this rank does not obey; it says why."""
 
-    def __init__(self, words: str, move: int) -> None:
-        super().__init__(words)
+    def __init__(self, text: str, move: int) -> None:
+        super().__init__(text)
         self.move = move
 
 

@@ -56,7 +56,7 @@ class Sets:
             return True
         return self._previous is not None and self._previous[0] == layout and not self._previous[1].lost()
 
-    def turn(self, layout: Layout, formed: Set | None) -> None:
+    def change_rings(self, layout: Layout, formed: Set | None) -> None:
         """Use another set: `formed`, or the previous one where none was. The one before the current is closed."""
         if layout == self.layout:
             return

@@ -125,19 +125,19 @@ class DatagramSet(RingSet):
     # the thread
 
     def _run(self) -> None:
-        told = -1
+        notified = -1
         while True:
             if self._error is not None:  # every later sum fails as well
                 select.select([self._wake], [], [])
                 if not self._begin():
                     return
                 continue
-            if shared().number != told:  # its connection may have been made anew
+            if shared().number != notified:  # its connection may have been made anew
                 with contextlib.suppress(OSError, ValueError):
-                    self._poll.unregister(told)
-                told = shared().number
-                if told >= 0:
-                    self._poll.register(told, select.EPOLLIN)
+                    self._poll.unregister(notified)
+                notified = shared().number
+                if notified >= 0:
+                    self._poll.register(notified, select.EPOLLIN)
             late = self._stall.summing and any(not each.begun for each, _ in self._rounds.values())
             ready = self._poll.poll(self._patience())
             if self._wake in (number for number, _ in ready) and not self._begin():
@@ -150,7 +150,7 @@ class DatagramSet(RingSet):
                         self._poll.unregister(number)
                         if self._rounds:
                             raise RuntimeError(f"connection to rank {self._lines[number]}: closed by peer")
-                    elif number == told:
+                    elif number == notified:
                         shared().read()
                 self._send(time.monotonic())
                 self._watch(late)
@@ -197,8 +197,8 @@ class DatagramSet(RingSet):
                 return False
             whole, buffer = entry
             try:
-                if self._error is None and (gone := self.lost()):
-                    self._error = RuntimeError(gone)
+                if self._error is None and (ended := self.lost()):
+                    self._error = RuntimeError(ended)
                 if self._error is not None:
                     whole.failed(self._error)
                     continue
@@ -272,10 +272,10 @@ class DatagramSet(RingSet):
                 if lane.receipts.missing(whole - back) and self._without(neighbour, earlier):
                     lane.receipts.settle(whole - back)
 
-    def _acknowledged(self, end: End, begun: int, number: int, gone: int, now_s: float) -> None:
+    def _acknowledged(self, end: End, begun: int, number: int, ended: int, now_s: float) -> None:
         settled = int.from_bytes(self._scratch[HEADER.size : HEADER.size + KEPT // 8], "big")
         try:
-            done, again = end.lane.acknowledged(number, settled, gone, now_s)
+            done, again = end.lane.acknowledged(number, settled, ended, now_s)
         except ValueError:
             return
         end.neighbour.has_begun(begun)

@@ -64,6 +64,6 @@ class Grant:
                 raise OSError(errno.EMSGSIZE, f"packets of {largest} bytes do not fit its MTU, {mtu}")
         except OSError as error:
             link.close()
-            words = f"packet switch {self.address}:{self.port} by {self.device} from {own}: {error.strerror}"
-            raise OSError(error.errno, words) from error
+            text = f"packet switch {self.address}:{self.port} by {self.device} from {own}: {error.strerror}"
+            raise OSError(error.errno, text) from error
         return link

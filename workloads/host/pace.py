@@ -69,28 +69,28 @@ class Pace:
         self._asked_to_stop = asked_to_stop
         self._now: Beginning | None = None
         self._begun: Begun | None = None
-        self._told = threading.Event()
+        self._notified = threading.Event()
 
     def receive(self, message: Mapping[str, Any]) -> bool:
         """Take a message of the agent; False if it is about something else. One that is wrong ends the pace."""
         if message.get("do") not in ("pace", "pace.stop"):
             return False
         self._now = None if message["do"] == "pace.stop" else _beginning(message)
-        self._told.set()
+        self._notified.set()
         return True
 
     def wait(self, on_hold: Callable[[bool], None] = lambda _: None) -> float:
         """Wait until an iteration is to begin; return how long that was (ms). on_hold: as in turns.Turns."""
         began_ns = time.monotonic_ns()
-        self._told.clear()  # before it is read: what is told from now on ends the wait
+        self._notified.clear()  # before it is read: what is told from now on ends the wait
         if not (left_ns := self.left_ns(began_ns)):
             self.begins(began_ns)
             return 0.0
         due_ns = began_ns + left_ns
         on_hold(True)
         while (left_ns := due_ns - time.monotonic_ns()) > 0 and not self._asked_to_stop():
-            if self._told.wait(min(left_ns / 1e9, CHECK_S)):
-                self._told.clear()
+            if self._notified.wait(min(left_ns / 1e9, CHECK_S)):
+                self._notified.clear()
                 # What was told meanwhile may end this wait or shorten it, and never makes it longer than a period.
                 now_ns = time.monotonic_ns()
                 due_ns = min(due_ns, now_ns + self.left_ns(now_ns))
@@ -101,14 +101,14 @@ class Pace:
 
     def left_ns(self, now_ns: int) -> int:
         """How long (ns) the next iteration is to wait at this time."""
-        told = self._now
-        return told.wait_ns(now_ns, self._begun) if told else 0
+        notified = self._now
+        return notified.wait_ns(now_ns, self._begun) if notified else 0
 
     def begins(self, now_ns: int) -> None:
         """Note that the next iteration begins at this time."""
-        told = self._now
-        paced = told is not None and now_ns < told.until_ns
-        self._begun = Begun(now_ns, told.late_ns(now_ns, self._begun), told) if told and paced else None
+        notified = self._now
+        paced = notified is not None and now_ns < notified.until_ns
+        self._begun = Begun(now_ns, notified.late_ns(now_ns, self._begun), notified) if notified and paced else None
 
 
 def _beginning(message: Mapping[str, Any]) -> Beginning | None:

@@ -11,8 +11,8 @@ TESTBED_JOB_DIR             where records, checkpoints and the summary go (defau
 TESTBED_HANDOFF             Unix socket of the host's agent, over which the ranks are asked to use other rings or to pause
                             (see handoff.py; default: none)
 TESTBED_FUNCTIONS           JSON object of what packet switches gave the job, by function (see aggregate.py; default: none)
-TESTBED_TURNS               JSON list of {"after": K, "rings": [...], "traffic"?: {...}}: the ranks use these rings from the end of
-                            iteration K on. The lines of a job's `turns.jsonl` are such entries: with them its run can be
+TESTBED_RING_CHANGES               JSON list of {"after": K, "rings": [...], "traffic"?: {...}}: the ranks use these rings from the end of
+                            iteration K on. The lines of a job's `ring_changes.jsonl` are such entries: with them its run can be
                             repeated bit by bit (default: none; not with NCCL)
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
 TESTBED_STORAGE_MBPS        the rate (Mb/s) at which this rank writes checkpoints (default: as fast as its storage takes them)
@@ -43,7 +43,7 @@ class BadPlace(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedTurn:
+class PlannedRingChange:
     """Other rings, and where the program has it other traffic (JSON), from the end of iteration `after` on."""
 
     after: int
@@ -66,7 +66,7 @@ class Place:
     timeout_s: float
     gpu: int
     handoff: str = ""
-    turns: tuple[PlannedTurn, ...] = ()
+    ring_changes: tuple[PlannedRingChange, ...] = ()
     functions: Mapping[str, Grant] = field(default_factory=dict)
     storage_mbps: float = 0.0
 
@@ -90,7 +90,7 @@ def read_place(env: Mapping[str, str]) -> Place:
         problems.append(f"RANK: {rank}: not among the {world} ranks 0..{world - 1}")
     orders = _json_list(env, "TESTBED_RINGS", problems)
     rings = ring_orders(orders, world, "TESTBED_RINGS", problems) or (tuple(range(max(world, 0))),)
-    turns = _turns(env, world, problems)
+    ring_changes = _ring_changes(env, world, problems)
     lanes = _lanes(env, problems)
     functions = _functions(env, problems)
     backend = env.get("TESTBED_BACKEND", "auto")
@@ -121,7 +121,7 @@ def read_place(env: Mapping[str, str]) -> Place:
         timeout_s=timeout_s,
         gpu=gpu,
         handoff=env.get("TESTBED_HANDOFF", ""),
-        turns=turns,
+        ring_changes=ring_changes,
         functions=functions,
         storage_mbps=storage_mbps,
     )
@@ -160,18 +160,18 @@ def ring_orders(orders: Sequence[object], world: int, name: str, problems: list[
     return tuple(rings)
 
 
-def _turns(env: Mapping[str, str], world: int, problems: list[str]) -> tuple[PlannedTurn, ...]:
-    turns: dict[int, PlannedTurn] = {}
-    for k, entry in enumerate(_json_list(env, "TESTBED_TURNS", problems)):
-        name = f"TESTBED_TURNS[{k}]"
+def _ring_changes(env: Mapping[str, str], world: int, problems: list[str]) -> tuple[PlannedRingChange, ...]:
+    ring_changes: dict[int, PlannedRingChange] = {}
+    for k, entry in enumerate(_json_list(env, "TESTBED_RING_CHANGES", problems)):
+        name = f"TESTBED_RING_CHANGES[{k}]"
         after, rings = (entry.get("after"), entry.get("rings")) if isinstance(entry, dict) else (None, None)
-        if type(after) is not int or after < 1 or after in turns or not isinstance(rings, list) or not rings:
+        if type(after) is not int or after < 1 or after in ring_changes or not isinstance(rings, list) or not rings:
             problems.append(f'{name}: {json.dumps(entry)}: needs "after", an iteration of its own from 1 up, and "rings"')
             continue
         assert isinstance(entry, dict)
         traffic = json.dumps(entry["traffic"], sort_keys=True) if "traffic" in entry else None
-        turns[after] = PlannedTurn(after, ring_orders(rings, world, f"{name}.rings", problems), traffic)
-    return tuple(turns[after] for after in sorted(turns))
+        ring_changes[after] = PlannedRingChange(after, ring_orders(rings, world, f"{name}.rings", problems), traffic)
+    return tuple(ring_changes[after] for after in sorted(ring_changes))
 
 
 def _functions(env: Mapping[str, str], problems: list[str]) -> dict[str, Grant]:

@@ -32,7 +32,7 @@ CHECK_S = 0.05
 """Who waits looks this often (s) on its own: a path ends by the clock, and another thread may have taken the line."""
 FIRST_S = 1.0
 """The agent's first line is waited for so long (s), once."""
-STANDS_S = 900.0
+WAITS_S = 900.0
 """The silence of peers does not count for so long (s) while a schedule gives them no path or does not turn: it can be turned again
 meanwhile, and connections outlast it (`PATIENCE_MS`). One that never turns again must not hold a job for ever."""
 RETRY_S = 1.0
@@ -101,8 +101,8 @@ class Slots:
 
     def _take(self, line: bytes) -> None:
         try:
-            said: Any = json.loads(line)
-            slot, reach, end_ns = said["slot"], said.get("reach"), said.get("until_ns")
+            reply: Any = json.loads(line)
+            slot, reach, end_ns = reply["slot"], reply.get("reach"), reply.get("until_ns")
         except (ValueError, TypeError, KeyError, AttributeError):
             return
         known = isinstance(reach, dict) and all(v is None or isinstance(v, int) for v in reach.values())

@@ -58,23 +58,23 @@ def table(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure every size, print the table on rank 0 and return the rows for the summary."""
     from ..progress.records import Clock
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         if job.place.rank == 0:
             print(line, flush=True)
 
     clock = Clock()
-    say(f"# ranks {job.place.world}, rings {len(job.place.rings)}, backend {job.rings.backend}, in-place")
-    say(HEADER)
+    report(f"# ranks {job.place.world}, rings {len(job.place.rings)}, backend {job.rings.backend}, in-place")
+    report(HEADER)
     rows = []
     for count in (size // 4 for size in sizes(arguments.minbytes, arguments.maxbytes or arguments.minbytes, arguments.stepfactor)):
         job.iteration += 1
         begin_ns = time.monotonic_ns()
-        job.beat.begin(job.iteration)
+        job.heartbeat.begin(job.iteration)
         rows.append(measure(job, count, arguments.warmup_iters, arguments.iters, bool(arguments.check)))
-        say(row(rows[-1]))
+        report(row(rows[-1]))
         job.records.iteration(record_of(job, rows[-1], begin_ns, clock), aloud=False)  # the table says it
     result = {"rows": rows, "wrong": sum(record["wrong"] for record in rows)}
-    say(f"# Out of bounds values : {result['wrong']} {'OK' if not result['wrong'] else 'FAILED'}")
+    report(f"# Out of bounds values : {result['wrong']} {'OK' if not result['wrong'] else 'FAILED'}")
     if job.place.rank == 0:
         (job.place.job_dir / "allreduce.json").write_text(json.dumps(job.started | result, indent=2) + "\n")
     return result
@@ -109,7 +109,7 @@ def measure(job: Job, count: int, warmup: int, iterations: int, check: bool) -> 
         rings.all_reduce(values)
         return int((values != known).sum())
 
-    job.beat.exchange()
+    job.heartbeat.exchange()
     found = wrong() if check else 0
     values.zero_()  # zeros stay zeros, however often they are summed
     for _ in range(warmup):
@@ -122,7 +122,7 @@ def measure(job: Job, count: int, warmup: int, iterations: int, check: bool) -> 
     seconds = (time.monotonic_ns() - begin_ns) / 1e9 / iterations
     found += wrong() if check else 0
     reports = job.accord.gather(f"measure/{job.iteration}", [seconds, found])
-    job.beat.end()
+    job.heartbeat.end()
     seconds = sum(report[0] for report in reports) / world
     algbw = count * 4 / 1e9 / seconds
     return {
@@ -153,12 +153,12 @@ def loop(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         job.before(iteration)
         values.fill_(job.place.rank + 1)
         job.synchronize()
-        job.beat.exchange()
+        job.heartbeat.exchange()
         begin_ns = time.monotonic_ns()
         rings.all_reduce(values)
         job.synchronize()
         end_ns = time.monotonic_ns()
-        job.beat.end()
+        job.heartbeat.end()
         wrong += int((values != sum_of_ranks).sum()) if arguments.check else 0
         took_ms.append((end_ns - begin_ns) / 1e6)
         job.records.iteration(

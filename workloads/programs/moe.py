@@ -146,16 +146,16 @@ class Exchange:
         torch, rank = self._job.torch, self._job.place.rank
         rows = rows.contiguous()
         got = torch.empty(sum(receive), self._width)
-        here, there = sum(send[:rank]), sum(receive[:rank])
-        got[there : there + receive[rank]] = rows[here : here + send[rank]]
-        beat = self._job.beat
-        beat.exchange()
-        beat.unheard()
+        here, existing = sum(send[:rank]), sum(receive[:rank])
+        got[existing : existing + receive[rank]] = rows[here : here + send[rank]]
+        heartbeat = self._job.heartbeat
+        heartbeat.exchange()
+        heartbeat.unheard()
         self.meet()
         begin_ns = time.monotonic_ns()
         self._carry(rows.view(-1), [self._width * count for count in send], got.view(-1), [self._width * c for c in receive])
         self.took_ns.append(time.monotonic_ns() - begin_ns)
-        beat.exchanged()
+        heartbeat.exchanged()
         return got
 
     def _carry(self, given: Any, send: Sequence[int], got: Any, receive: Sequence[int]) -> None:
@@ -216,7 +216,7 @@ class Layer:
         self._demand.end()
         self._update()
         took_ns = time.monotonic_ns() - begin_ns
-        job.beat.end()
+        job.heartbeat.end()
         slowest = self._exchange.meet([float(ns) for ns in self._exchange.took_ns])
         return {
             "iter_ms": round(took_ns / 1e6, 3),
@@ -254,12 +254,12 @@ class Layer:
         capacity = -(-int(given.capacity * choices.numel()) // place.world)
         taken = kept(choices.tolist(), place.world, capacity)
         send, size = [len(each) for each in taken], 4 * given.width
-        told = [share * choices.numel() for share in self._shares(self._job.iteration + 1)] if given.foretell else send
-        self._demand.gate([0 if rank == place.rank else int(size * count) for rank, count in enumerate(told)])
+        notices = [share * choices.numel() for share in self._shares(self._job.iteration + 1)] if given.foretell else send
+        self._demand.gate([0 if rank == place.rank else int(size * count) for rank, count in enumerate(notices)])
         receive = self._exchange.counts(send)
         order = torch.tensor(list(itertools.chain(*taken)), dtype=torch.int64)
-        there = self._move(x[order // given.top], self._exchange, send, receive)
-        answers = self._move(self._expert(there), self._exchange, receive, send)
+        existing = self._move(x[order // given.top], self._exchange, send, receive)
+        answers = self._move(self._expert(existing), self._exchange, receive, send)
         out = x.index_add(0, order // given.top, answers * weights.view(-1)[order].unsqueeze(1))
         return out, 1 - len(order) / choices.numel(), given.width * (sum(send) - send[place.rank])
 

@@ -54,12 +54,12 @@ class Option:
             return f"{', '.join(map(str, self.choices[:-1]))} or {self.choices[-1]}"
         if self.kind == "flag":
             return "true or false"
-        words = {"whole": "a whole number", "number": "a number", "size": "a size such as 65536, 64K or 1G"}[self.kind]
+        text = {"whole": "a whole number", "number": "a number", "size": "a size such as 65536, 64K or 1G"}[self.kind]
         if self.above is not None:
-            words += f" above {self.above:g} and up to {self.most:.0f}" if self.most is not None else f" above {self.above:g}"
+            text += f" above {self.above:g} and up to {self.most:.0f}" if self.most is not None else f" above {self.above:g}"
         elif self.least is not None:
-            words += f" from {self.least:.0f}" + (f" to {self.most:.0f}" if self.most is not None else " up")
-        return words + (f", a multiple of {self.multiple}" if self.multiple > 1 else "")
+            text += f" from {self.least:.0f}" + (f" to {self.most:.0f}" if self.most is not None else " up")
+        return text + (f", a multiple of {self.multiple}" if self.multiple > 1 else "")
 
     def takes(self, value: object) -> bool:
         """Whether a value of a plan is one of this option's."""
@@ -232,7 +232,7 @@ def conflicts(program: str, args: Mapping[str, object], nccl: bool) -> Iterator[
         yield "compress", f"{value['compress']}: nothing is built that compresses what NCCL carries; backend gloo has it, on CPUs"
 
 
-def read(program: str, description: str, words: Sequence[str] | None = None) -> argparse.Namespace:
+def read(program: str, description: str, tokens: Sequence[str] | None = None) -> argparse.Namespace:
     """The program's options as its command line gives them; ends the process with usage and exit code 2 where it is wrong."""
     parser = argparse.ArgumentParser(prog=f"workloads.programs.{program}", description=description)
     for option in OPTIONS[program]:
@@ -242,4 +242,4 @@ def read(program: str, description: str, words: Sequence[str] | None = None) -> 
             continue
         default = "" if option.default is None else f" (default {option.default})"
         parser.add_argument(*names, type=option.read, default=option.default, metavar=option.kind, help=option.help + default)
-    return parser.parse_args(words)
+    return parser.parse_args(tokens)

@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 
 from ..collectives.aggregate import Aggregate
 from ..collectives.lossy import Datagrams
+from ..collectives.ring_changes import RingChanges
 from ..collectives.rings import Gloo
 from ..collectives.sets import Layout, Make, Sets, read_layout
 from ..collectives.spray import DatagramSet
-from ..collectives.turns import Turns
 from ..host.handoff import Handoff
 from ..host.pace import Pace
 from ..host.place import BadPlace, Place, read_place
 from ..host.slots import shared
-from ..progress.beat import Beat
+from ..progress.heartbeat import Heartbeat
 from ..progress.records import Records
 from ..transport.accord import Accord
 
@@ -43,12 +43,19 @@ class Job:
     """A rank that has met the others."""
 
     def __init__(
-        self, place: Place, torch: Any, rings: Any, accord: Accord, records: Records, beat: Beat, started: dict[str, Any]
+        self, place: Place, torch: Any, rings: Any, accord: Accord, records: Records, heartbeat: Heartbeat, started: dict[str, Any]
     ) -> None:
-        self.place, self.torch, self.rings, self.accord, self.records, self.beat = place, torch, rings, accord, records, beat
+        self.place, self.torch, self.rings, self.accord, self.records, self.heartbeat = (
+            place,
+            torch,
+            rings,
+            accord,
+            records,
+            heartbeat,
+        )
         self.started = started
         self.iteration = 0  # the current one, for the message when it fails
-        self._turns: Turns | None = None
+        self._ring_changes: RingChanges | None = None
         self._handoff: Handoff | None = None
         self._pace, self._at_boundary = Pace(lambda: self.accord.asked), True
 
@@ -105,7 +112,7 @@ class Job:
         """
         sets = Sets(layout, None if self.rings.backend == "nccl" else make, use)
         sets.begin(self.rings.store, self.place.timeout_s)
-        self._turns = Turns(
+        self._ring_changes = RingChanges(
             self.place.rank,
             self.place.world,
             self.rings.store,
@@ -113,10 +120,10 @@ class Job:
             sets,
             lambda message, current: read_layout(message, current, self.place.world, check_traffic),
             timeout_s=self.place.timeout_s,
-            planned=self.place.turns,
+            planned=self.place.ring_changes,
             asked_to_stop=lambda: self.accord.asked,
-            on_turn=self.records.turn,
-            on_hold=self.beat.hold,
+            on_ring_change=self.records.note_ring_change,
+            on_hold=self.heartbeat.hold,
             stall=self.rings.stall,
         )
 
@@ -129,21 +136,21 @@ class Job:
         self.iteration = iteration
         end = iteration if end is None else end
         self.accord.before(end)
-        if self._turns is not None:
-            self._turns.before(end)
+        if self._ring_changes is not None:
+            self._ring_changes.before(end)
             if self.place.handoff and self._handoff is None:  # now, as it takes a loop of iterations to do what is asked
-                self._handoff = Handoff(self.place.handoff, self._turns.greeting, self._receive)
-                self._turns.send = self._handoff.send
+                self._handoff = Handoff(self.place.handoff, self._ring_changes.greeting, self._receive)
+                self._ring_changes.send = self._handoff.send
                 self._handoff.start()
         # not between iterations in which no rank waits for others
-        self.records.paced_ms = self._pace.wait(self.beat.hold) if self._at_boundary else 0.0
+        self.records.paced_ms = self._pace.wait(self.heartbeat.hold) if self._at_boundary else 0.0
         self._at_boundary = False
-        self.beat.begin(iteration)
+        self.heartbeat.begin(iteration)
 
     def _receive(self, message: Mapping[str, Any]) -> None:
-        assert self._turns is not None
+        assert self._ring_changes is not None
         if not self._pace.receive(message):
-            self._turns.receive(message)
+            self._ring_changes.receive(message)
 
     def last(self, iteration: int) -> bool:
         """To be called after each iteration that was the `end` of one, all sums being done: hold or turn as agreed.
@@ -152,12 +159,12 @@ class Job:
         """
         shared().ended(iteration)
         self._at_boundary = True
-        return self.accord.last(iteration) or (self._turns is not None and self._turns.after(iteration))
+        return self.accord.last(iteration) or (self._ring_changes is not None and self._ring_changes.after(iteration))
 
     def end(self) -> None:
         """No iteration follows: end a move that is under way."""
-        if self._turns is not None:
-            self._turns.close()
+        if self._ring_changes is not None:
+            self._ring_changes.close()
 
     def synchronize(self) -> None:
         """Wait until the device has done what it was given, so that host time means something."""
@@ -185,10 +192,10 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
 
     job = None
     summary: dict[str, Any] = {"workload": name, "ok": False}
-    records, beat = Records(place.job_dir, place.rank), Beat(place.job_dir, place.rank)
+    records, heartbeat = Records(place.job_dir, place.rank), Heartbeat(place.job_dir, place.rank)
     try:
         rings = Rings(place, torch)
-        beat.follow(rings.stall)
+        heartbeat.follow(rings.stall)
         accord = Accord(rings.store, place.rank, place.world)
         hosts = accord.gather("hosts", platform.node())
         accord.handle_signals()
@@ -206,7 +213,7 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
             f"# {who}: {len(hosts)} ranks met, {rings.backend}, {len(place.rings)} rings, torch {torch.__version__}",
             flush=True,
         )
-        job = Job(place, torch, rings, accord, records, beat, started)
+        job = Job(place, torch, rings, accord, records, heartbeat, started)
         summary |= work(job)
         job.end()
         accord.leave()
@@ -236,8 +243,8 @@ def _about_a_peer(error: Exception, torch: Any) -> bool:
     """Say whether `error` is torch's error for a peer that is gone or silent; gloo raises plain RuntimeError."""
     if isinstance(error, torch.distributed.DistError):
         return True
-    words = ("connection", "connect", "timed out", "timeout", "socket", "nccl", "broken pipe", "peer")
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    tokens = ("connection", "connect", "timed out", "timeout", "socket", "nccl", "broken pipe", "peer")
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in tokens)
 
 
 def _first_line(error: BaseException) -> str:

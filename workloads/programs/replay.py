@@ -151,21 +151,21 @@ class Step:
         load, traffic, self.fresh = self._load, self._load.traffic, False
         if checked:
             load.fill()
-        beat = self._job.beat
-        beat.exchange()
+        heartbeat = self._job.heartbeat
+        heartbeat.exchange()
         self._meet()
-        beat.begin(self._job.iteration)
+        heartbeat.begin(self._job.iteration)
         begin_ns, worked = time.monotonic_ns(), processors()
         time.sleep(traffic.compute_s)
-        beat.exchange()
+        heartbeat.exchange()
         alone_ns = time.monotonic_ns()
         computed_ns = self._meet() if traffic.compute_s else begin_ns
-        beat.waited(max(0, computed_ns - alone_ns))
+        heartbeat.waited(max(0, computed_ns - alone_ns))
         load.carriage.transfer()
         moved_ns = self._meet() if traffic.transfers else computed_ns
         load.carriage.sum()
         summed_ns = self._meet() if traffic.groups else moved_ns
-        beat.end()
+        heartbeat.end()
         record = self._record(begin_ns, computed_ns, moved_ns, summed_ns)
         busy, passed = (now - then for now, then in zip(processors(), worked, strict=True))
         record |= {"busy": round(busy / passed, 3)} if passed else {}
@@ -179,7 +179,7 @@ class Step:
 
     def _meet(self, value: float = 0.0) -> int:
         """Wait for all ranks; return when (monotonic ns) all were there. `_sum` is then the sum of their values."""
-        self._job.beat.unheard()
+        self._job.heartbeat.unheard()
         self._job.synchronize()
         self._sum.fill_(value)
         self._meeting.allreduce([self._sum]).wait()

@@ -92,7 +92,7 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
                 "found_p99_ms": round(took_ms[len(took_ms) * 99 // 100], 3),
             }
         )
-        job.beat.end()
+        job.heartbeat.end()
         done = iteration
         if stopped := job.last(iteration):
             break
@@ -132,20 +132,20 @@ class Shelf:
 
     def __init__(self, own: str, size: int, lookup_s: float) -> None:
         self._size, self._lookup_s, self._one = size, lookup_s, threading.Lock()
-        self._door = socket.create_server((own, 0))
+        self._listener = socket.create_server((own, 0))
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._silent: deque[socket.socket] = deque()  # they have not sent it yet
-        self.address = [*self._door.getsockname(), self._secret.hex()]
+        self.address = [*self._listener.getsockname(), self._secret.hex()]
         threading.Thread(target=self._serve, name="shelf", daemon=True).start()
 
     def close(self) -> None:
-        self._door.shutdown(socket.SHUT_RDWR)  # which wakes the thread that waits there
-        self._door.close()
+        self._listener.shutdown(socket.SHUT_RDWR)  # which wakes the thread that waits there
+        self._listener.close()
 
     def _serve(self) -> None:
         while True:
             try:
-                asker, _ = self._door.accept()
+                asker, _ = self._listener.accept()
             except OSError:
                 return
             self._silent.append(asker)
@@ -160,10 +160,10 @@ class Shelf:
             try:
                 if not self._knows(asker, asked):
                     return
-                while len(words := asked.read(KEY.size)) == KEY.size:
+                while len(text := asked.read(KEY.size)) == KEY.size:
                     with self._one:
                         time.sleep(self._lookup_s)
-                    asker.sendall(value_of(KEY.unpack(words)[0], self._size))
+                    asker.sendall(value_of(KEY.unpack(text)[0], self._size))
             except OSError:
                 return  # the asker is gone
 
@@ -259,11 +259,11 @@ class Cache:
             return None
         if len(data) < HEADER.size:
             return None
-        said = HEADER.unpack_from(data)
-        same = (said[0], said[1], *said[3:7], said[8]) == (
+        lines = HEADER.unpack_from(data)
+        same = (lines[0], lines[1], *lines[3:7], lines[8]) == (
             MAGIC, VERSION, grant.allocation, grant.token, self._rank, len(data) - HEADER.size, key,
         )  # fmt: skip
-        return (said[2], data[HEADER.size :]) if same and said[2] in wanted else None
+        return (lines[2], data[HEADER.size :]) if same and lines[2] in wanted else None
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ class State:
             if newer := observer.restore(self._training, done):
                 return newer
         if self.damaged and not done:
-            words = f"all checkpoints are damaged, the newest of iteration {self.damaged}"
-            raise ValueError(f"{words}; to start anew, launch the job without --resume")
+            text = f"all checkpoints are damaged, the newest of iteration {self.damaged}"
+            raise ValueError(f"{text}; to start anew, launch the job without --resume")
         mine = False
         with torch.no_grad():
             if state is not None:

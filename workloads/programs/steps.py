@@ -75,7 +75,7 @@ class Step(ABC):
         if agree:
             self._agree()
         took_ms = (time.monotonic_ns() - begin_ns) / 1e6
-        job.beat.end()
+        job.heartbeat.end()
         self._took_ms.append(took_ms)
         record = {"iter": iteration, "t_wall_ns": self._clock.wall_ns(begin_ns), "iter_ms": round(took_ms, 3)}
         if not self._exchanged:
@@ -95,13 +95,13 @@ class Step(ABC):
         """So much is ready to be exchanged; last: computing is done."""
         self._exchanged.append((time.monotonic_ns(), size_bytes))
         if last:
-            self._job.beat.exchange()
+            self._job.heartbeat.exchange()
 
     def _summed(self) -> None:
         """All that was exchanged is there."""
         self._job.synchronize()
         self._summed_ns = time.monotonic_ns()
-        self._job.beat.exchanged()
+        self._job.heartbeat.exchanged()
 
     def _loss(self, model: Any, inputs: Any, target: Any) -> Any:
         return self._job.torch.nn.functional.cross_entropy(model(inputs), target)
@@ -158,18 +158,18 @@ class Seldom(Step):
     def _backward(self, inputs: Any, target: Any) -> Any:
         loss = self._loss(self._module, inputs, target)
         loss.backward()
-        self._job.beat.exchange()  # the beat counts as computing what is no exchange, once there is one
-        self._job.beat.exchanged()
+        self._job.heartbeat.exchange()  # the beat counts as computing what is no exchange, once there is one
+        self._job.heartbeat.exchanged()
         return loss
 
     def _agree(self) -> None:
         with self._job.torch.no_grad():
             parameters = list(self._module.parameters())
-            gone = [before - now for now, before in zip(parameters, self._agreed, strict=True)]
+            removed = [before - now for now, before in zip(parameters, self._agreed, strict=True)]
             self._job.synchronize()
-            self._ready(sum(each.numel() * each.element_size() for each in gone), last=True)
-            self._by.begin(range(len(gone)), gone)
+            self._ready(sum(each.numel() * each.element_size() for each in removed), last=True)
+            self._by.begin(range(len(removed)), removed)
             self._by.finish()
             self._summed()
-            for parameter, before, way in zip(parameters, self._agreed, gone, strict=True):
-                parameter.copy_(before.sub_(way))
+            for parameter, before, path in zip(parameters, self._agreed, removed, strict=True):
+                parameter.copy_(before.sub_(path))

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from ..progress.beat import FILE, Beat
+from ..progress.heartbeat import FILE, Heartbeat
 from ..progress.records import SUMMARY, Clock, Records
 from ..progress.waits import Unknown
 
@@ -59,7 +59,7 @@ class Progress:
         """directory: of the job, for the beat of a program whose own back-end writes none (beat.py)."""
         self._records, self._clock, self._before_ns = records, clock, started_ns
         self._directory = directory
-        self._beat: Beat | None = None
+        self._beat: Heartbeat | None = None
         self.count, self.last = 0, -1
         self.first: dict[str, Any] = {}
         self.latest: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class Progress:
             record["steps"] = steps
         self._records.iteration(record, aloud=False)
         if self._directory is not None and not self.count and not (self._directory / FILE).exists():
-            self._beat = Beat(self._directory, 0, Unknown())
+            self._beat = Heartbeat(self._directory, 0, Unknown())
         if self._beat is not None:
             self._beat.shown(int(number), int(took_ns))
         self.first, self.latest = self.first or record, record
@@ -239,14 +239,14 @@ def _write(data: bytes) -> None:
 def prepared(command: list[str], directory: str, venv: str, env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """The command with full paths for the program's own files, and its environment."""
     env = dict(env)
-    words = list(command)
+    tokens = list(command)
     if directory:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, env.get("PYTHONPATH", ""))))
-        words = [f"{directory}/{word}" if _names_a_file(word, directory) else word for word in words]
+        tokens = [f"{directory}/{word}" if _names_a_file(word, directory) else word for word in tokens]
     if venv:
         env["PATH"] = os.pathsep.join(filter(None, (f"{venv}/bin", env.get("PATH", os.defpath))))
         env["VIRTUAL_ENV"] = venv
-    return words, env
+    return tokens, env
 
 
 def _names_a_file(word: str, directory: str) -> bool:
@@ -291,16 +291,16 @@ def supervise(arguments: argparse.Namespace, command: list[str], env: Mapping[st
 
 
 def main() -> NoReturn:
-    words = sys.argv[1:]
-    if "--" not in words:
+    tokens = sys.argv[1:]
+    if "--" not in tokens:
         sys.exit("workloads.programs.supervise: -- and the program's command are missing")
-    at = words.index("--")
+    at = tokens.index("--")
     parser = argparse.ArgumentParser(prog="workloads.programs.supervise", allow_abbrev=False)
     for option in ("--program", "--directory", "--venv", "--pattern", "--file"):
         parser.add_argument(option, default="")
     parser.add_argument("--key", action="append", default=[])
-    arguments = parser.parse_args(words[:at])
-    command, env = prepared(words[at + 1 :], arguments.directory, arguments.venv, os.environ)
+    arguments = parser.parse_args(tokens[:at])
+    command, env = prepared(tokens[at + 1 :], arguments.directory, arguments.venv, os.environ)
     try:
         if os.environ.get("RANK", "0") != "0":
             os.execvpe(command[0], command, env)

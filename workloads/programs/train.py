@@ -2,7 +2,7 @@
 
 A real model (see models.py) under DistributedDataParallel, whose buckets are averaged by rings.py while backward still runs;
 `--compress` has fewer numbers travel (compressors.py), `--sync-every` averages seldom (steps.py).
-Rank 0 writes one line per iteration to `iterations.jsonl`, one per change of rings to `turns.jsonl` and, when it ends,
+Rank 0 writes one line per iteration to `iterations.jsonl`, one per change of rings to `ring_changes.jsonl` and, when it ends,
 `summary.json`, in TESTBED_JOB_DIR. The environment is described in place.py. SIGTERM: all ranks finish the same iteration, write
 a checkpoint and exit 0. `--resume` goes on from the newest iteration all ranks have a checkpoint of, or from the start where
 there is none; a rank without `--resume`, or without any, is given the others' state. Exit codes: 0 done or stopped, 2 bad
@@ -50,12 +50,12 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     from .steps import EachIteration, Seldom, Step, round_end
 
     torch, place, length, most = job.torch, job.place, arguments.sync_every, arguments.iterations
-    for name, words in conflicts("train", vars(arguments), job.rings.backend == "nccl"):
-        raise ValueError(f"--{name.replace('_', '-')}: {words}")
-    for turn in place.turns:
-        if round_end(turn.after, length, most) != turn.after:
+    for name, text in conflicts("train", vars(arguments), job.rings.backend == "nccl"):
+        raise ValueError(f"--{name.replace('_', '-')}: {text}")
+    for ring_change in place.ring_changes:
+        if round_end(ring_change.after, length, most) != ring_change.after:
             raise ValueError(
-                f"TESTBED_TURNS: after {turn.after}: with sync_every {length} ranks turn after every {length} iterations"
+                f"TESTBED_RING_CHANGES: after {ring_change.after}: with sync_every {length} ranks turn after every {length} iterations"
             )
     module = models.model(arguments.model, torch, arguments.seed, arguments.hidden).to(job.rings.device)
     parameters, wanted = list(module.parameters()), read_compression(arguments.compress)
@@ -91,7 +91,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             every = arguments.checkpoint_every
             if stopped or (every and iteration // every > agreed // every):
                 begin_s = time.monotonic()
-                with job.beat.save():
+                with job.heartbeat.save():
                     checkpoint = str(state.write(iteration))
                 saved = {"save_ms": round(1e3 * (time.monotonic() - begin_s), 3)}
             agreed = iteration
@@ -104,7 +104,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             state.finish(FINISH_S)
         raise
     if arguments.checkpoint == "async":
-        with job.beat.save():
+        with job.heartbeat.save():
             state.finish()
     trained_s = time.monotonic() - started_s
     for observer in step.observers:

@@ -11,7 +11,7 @@ from typing import IO, Any
 from ..collectives.rings import bus_factor
 
 ITERATIONS = "iterations.jsonl"
-TURNS = "turns.jsonl"
+RING_CHANGES = "ring_changes.jsonl"
 SUMMARY = "summary.json"
 
 
@@ -46,7 +46,7 @@ class Records:
                 flush=True,
             )
 
-    def turn(self, record: dict[str, Any]) -> None:
+    def note_ring_change(self, record: dict[str, Any]) -> None:
         """Keep the record of a turn: move, after (the last iteration on the earlier rings), rings, traffic, t_wall_ns, held_ms.
 
         The next iteration's record names its move.
@@ -54,7 +54,7 @@ class Records:
         if not self._writes:
             return
         self._move = record["move"]
-        with (self._directory / TURNS).open("a") as file:
+        with (self._directory / RING_CHANGES).open("a") as file:
             file.write(json.dumps(record) + "\n")
         print(f"turned after iteration {record['after']}: move {record['move']}, held {record['held_ms']:.1f} ms", flush=True)
 

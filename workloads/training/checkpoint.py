@@ -153,5 +153,5 @@ class Writer:
 
 def _iteration(path: Path) -> int:
     """Return the iteration in a checkpoint's name, 0 if the name is none of ours."""
-    words = path.stem.split("-")
-    return int(words[2]) if len(words) == 3 and words[1].isdigit() and words[2].isdigit() else 0
+    tokens = path.stem.split("-")
+    return int(tokens[2]) if len(tokens) == 3 and tokens[1].isdigit() and tokens[2].isdigit() else 0

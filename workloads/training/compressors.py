@@ -50,15 +50,15 @@ class Compressor(ABC):
 
     def finish(self) -> None:
         """Wait for what was begun and fill in the averages. Raises: RuntimeError - a peer is gone or silent for the timeout."""
-        for tensors, there, works in self._begun:
+        for tensors, existing, works in self._begun:
             for work in works:
                 work.wait()
-            self._fill(tensors, self._averages(there, sum(tensor.numel() for tensor in tensors)))
+            self._fill(tensors, self._averages(existing, sum(tensor.numel() for tensor in tensors)))
         self._begun.clear()
 
-    def _averages(self, there: Any, length: int) -> Any:
+    def _averages(self, existing: Any, length: int) -> Any:
         """The averages, one after the other, that follow from what has come in."""
-        return there
+        return existing
 
     def _fill(self, tensors: Sequence[Any], flat: Any) -> None:
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
@@ -86,8 +86,8 @@ class Half(Compressor):
         self._fill([self.residuals[place] for place in places], wanted.sub_(sent.float(), alpha=self._world))
         self._begun.append((list(tensors), sent, self._carries.start(sent)))
 
-    def _averages(self, there: Any, length: int) -> Any:
-        return there.float()
+    def _averages(self, existing: Any, length: int) -> Any:
+        return existing.float()
 
 
 class Largest(Compressor):
@@ -112,10 +112,10 @@ class Largest(Compressor):
         table[self._rank] = own
         self._begun.append((list(tensors), table, self._carries.gather(table)))
 
-    def _averages(self, there: Any, length: int) -> Any:
+    def _averages(self, existing: Any, length: int) -> Any:
         torch = self._torch
-        flat, count = torch.zeros(length), there.shape[1] // 2
-        for row in there:  # in the order of ranks: every rank adds the same numbers in the same order
+        flat, count = torch.zeros(length), existing.shape[1] // 2
+        for row in existing:  # in the order of ranks: every rank adds the same numbers in the same order
             flat.index_add_(0, row[:count], row[count:].view(torch.float32))
         return flat.div_(self._world)
 

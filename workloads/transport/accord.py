@@ -100,5 +100,5 @@ def common(kept: list[list[int]]) -> int:
     shared = set.intersection(*(set(have) for have in kept if have))
     if shared:
         return max(shared)
-    words = "; ".join(f"rank {rank} has {', '.join(map(str, sorted(have))) or 'none'}" for rank, have in enumerate(kept))
-    raise ValueError(f"no checkpoint is common to all ranks: {words}; to start anew, launch the job without --resume")
+    text = "; ".join(f"rank {rank} has {', '.join(map(str, sorted(have))) or 'none'}" for rank, have in enumerate(kept))
+    raise ValueError(f"no checkpoint is common to all ranks: {text}; to start anew, launch the job without --resume")

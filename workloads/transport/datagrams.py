@@ -99,7 +99,7 @@ class Receipts:
     def __init__(self) -> None:
         self.top = 0  # one above the largest number that came
         self.settled = 0  # bit k: the datagram top - 1 - k need not come any more
-        self.gone = 0  # numbers that never came
+        self.ended = 0  # numbers that never came
         self.ack_s: float | None = None  # when an acknowledgement is due
         self._pending = 0
 
@@ -110,11 +110,11 @@ class Receipts:
         if number >= self.top:
             skipped = number - self.top
             self.settled = (self.settled << min(skipped + 1, KEPT) | 1) & ((1 << KEPT) - 1)
-            self.gone += skipped
+            self.ended += skipped
             self.top = number + 1
         elif (age := self.top - 1 - number) < KEPT:
             if not self.settled >> age & 1:
-                self.gone -= 1
+                self.ended -= 1
             self.settled |= 1 << age
         self._pending += 1
         if ask or skipped or self._pending >= ACK_EVERY:
@@ -134,7 +134,7 @@ class Receipts:
 
     def acknowledgement(self, token: int, begun: int) -> bytes:
         self.ack_s, self._pending = None, 0
-        head = HEADER.pack(token, begun, self.top & 0xFFFFFFFF, self.gone & 0xFFFF, ACK, NOTHING, NOTHING)
+        head = HEADER.pack(token, begun, self.top & 0xFFFFFFFF, self.ended & 0xFFFF, ACK, NOTHING, NOTHING)
         return head + self.settled.to_bytes(KEPT // 8, "big")
 
 
@@ -184,7 +184,7 @@ class Lane:
         self.token, self._next = token, 0
         self._flight: dict[int, tuple[Item, float]] = {}
         self._before = deque((NOTHING, NOTHING), maxlen=2)
-        self._gone, self._round_gone, self._round_from, self._round_end = 0, 0, 0, 0
+        self._ended, self._round_lost, self._round_from, self._round_end = 0, 0, 0, 0
 
     @property
     def room(self) -> int:
@@ -231,7 +231,7 @@ class Lane:
         self._next += 1
         return head
 
-    def acknowledged(self, short: int, settled: int, gone: int, now_s: float) -> tuple[list[Item], list[Item]]:
+    def acknowledged(self, short: int, settled: int, ended: int, now_s: float) -> tuple[list[Item], list[Item]]:
         """Take an acknowledgement: what is settled, and what is to be sent again. Raises: ValueError - of what was never sent."""
         top = full(short, self._next, 1 << 32)
         if top > self._next:
@@ -253,19 +253,19 @@ class Lane:
             self.in_flight -= len(item.memory) + HEADER.size
         if newest is not None:
             self.window.delay(now_s - newest, now_s, size, busy=busy)
-        self._watch(top, gone)
+        self._watch(top, ended)
         self.probe_at_s = now_s + self.window.probe_s if self._flight else None
         return done, again
 
-    def _watch(self, top: int, gone: int) -> None:
+    def _watch(self, top: int, ended: int) -> None:
         """Whether too much was lost since the round began."""
-        self._gone = full(gone, self._gone, 1 << 16)
+        self._ended = full(ended, self._ended, 1 << 16)
         if top < self._round_end:
             return
-        lost, sent = self._gone - self._round_gone, top - self._round_from
+        lost, sent = self._ended - self._round_lost, top - self._round_from
         if lost >= 3 and lost > HEAVY * sent:
             self.window.overflows()
-        self._round_gone, self._round_from, self._round_end = self._gone, top, self._next
+        self._round_lost, self._round_from, self._round_end = self._ended, top, self._next
 
     def probe(self, now_s: float) -> list[Item]:
         """No acknowledgement came in time: what is to be sent again, if need be on another lane. A ping follows."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ..host.slots import CHECK_S, STANDS_S, Slots, shared
+from ..host.slots import CHECK_S, WAITS_S, Slots, shared
 
 TICK_S = 1.0
 """A loop that waits for bytes gives a sign of life this often (s)."""
@@ -133,7 +133,7 @@ class Stall:
 
 
 class Silence:
-    """How long no byte has moved, without the time for which the schedule may be the reason, of which it leaves out STANDS_S."""
+    """How long no byte has moved, without the time for which the schedule may be the reason, of which it leaves out WAITS_S."""
 
     def __init__(self, timeout_ns: int, slots: Slots) -> None:
         self._timeout_ns, self._slots = timeout_ns, slots
@@ -141,26 +141,26 @@ class Silence:
 
     def moved(self, now_ns: int) -> None:
         self.since_ns = self._looked_ns = now_ns
-        self.stood_ns = 0
+        self.paused_ns = 0
 
     def look(self, now_ns: int, peers: Iterable[str]) -> None:
         """Leave out the time since the last look if the schedule is why these addresses were silent."""
         if self._slots.silences(peers):
-            self.stood_ns = min(self.stood_ns + now_ns - self._looked_ns, int(STANDS_S * 1e9))
+            self.paused_ns = min(self.paused_ns + now_ns - self._looked_ns, int(WAITS_S * 1e9))
         self._looked_ns = now_ns
 
     def left_ns(self, now_ns: int) -> int:
         """How long it may yet last."""
-        return max(0, self.since_ns + self._timeout_ns + self.stood_ns - now_ns)
+        return max(0, self.since_ns + self._timeout_ns + self.paused_ns - now_ns)
 
     def of(self, ranks: Iterable[int]) -> RuntimeError:
         """What ends the waiting for these ranks."""
-        stood = ""
-        if self.stood_ns:
-            seconds, of = (self._looked_ns - self.since_ns) / 1e9, self.stood_ns / 1e9
-            stood = f" in {seconds:.0f} s, {of:.0f} s of them in a slot without a path, or without an end, of the schedule"
-            stood += f" (slot {self._slots.slot}): does it turn? testbed status"
-        return RuntimeError(f"timed out: nothing from or to rank {', '.join(map(str, sorted(set(ranks))))}{stood}")
+        paused = ""
+        if self.paused_ns:
+            seconds, of = (self._looked_ns - self.since_ns) / 1e9, self.paused_ns / 1e9
+            paused = f" in {seconds:.0f} s, {of:.0f} s of them in a slot without a path, or without an end, of the schedule"
+            paused += f" (slot {self._slots.slot}): does it turn? testbed status"
+        return RuntimeError(f"timed out: nothing from or to rank {', '.join(map(str, sorted(set(ranks))))}{paused}")
 
 
 class Loop:
@@ -168,7 +168,7 @@ class Loop:
 
     def __init__(self, timeout_s: float, stall: Stall, slots: Slots | None = None) -> None:
         self._stall = stall
-        self._slots, self._told = slots or shared(), -1
+        self._slots, self._notified = slots or shared(), -1
         self._silence = Silence(int(timeout_s * 1e9), self._slots)
         self._gated: dict[int, Task] = {}  # what is to be sent to ranks that are not reached in this slot
         self._readers: dict[int, Task] = {}
@@ -210,7 +210,7 @@ class Loop:
         now_ns = time.monotonic_ns()
         if self.busy:
             self._stall.note(self._silence.since_ns, now_ns, late=late)
-            if not ready or any(number == self._told for number, _ in ready):  # what is told now counts from now on
+            if not ready or any(number == self._notified for number, _ in ready):  # what is told now counts from now on
                 self._silence.look(now_ns, [wire.address for wire in self._wires() if wire.address])
             if not ready and not self._silence.left_ns(now_ns):
                 raise self._silence.of(wire.peer for wire in self._wires())
@@ -228,7 +228,7 @@ class Loop:
                     self._poll.unregister(number)
                 if task.out is not None:
                     self._push(task)
-            elif number == self._told:
+            elif number == self._notified:
                 self._slots.read()
             else:
                 watched = True
@@ -243,12 +243,12 @@ class Loop:
 
     def _listen(self) -> None:
         """Be woken by what the agent says of slots; its connection may have been made anew."""
-        if self._slots.number != self._told:
+        if self._slots.number != self._notified:
             with contextlib.suppress(OSError, ValueError):  # the kernel forgets a file that was closed
-                self._poll.unregister(self._told)
-            self._told = self._slots.number
-            if self._told >= 0:
-                self._poll.register(self._told, select.EPOLLIN)
+                self._poll.unregister(self._notified)
+            self._notified = self._slots.number
+            if self._notified >= 0:
+                self._poll.register(self._notified, select.EPOLLIN)
 
     def _push(self, task: Task) -> None:
         assert task.out is not None

@@ -30,7 +30,7 @@ def met(
     reached, or does not come in time; no block fits a datagram.
     """
 
-    def said(topic: str, rank: int) -> Any:
+    def shown(topic: str, rank: int) -> Any:
         key = f"{name}/{topic}/{rank}"
         while not appears(store, key, min(CHECK_S, max(until_s - time.monotonic(), 0.001))):
             if time.monotonic() >= until_s or (given_up is not None and given_up()):
@@ -47,12 +47,12 @@ def met(
     store.set(f"{name}/ends/{place.rank}", json.dumps(mine))
     largest, connected = LARGEST, []
     for peer, to_it in peers.items():
-        for end, (address, port, token, room) in zip(to_it, said("ends", peer)[str(place.rank)], strict=False):
+        for end, (address, port, token, room) in zip(to_it, shown("ends", peer)[str(place.rank)], strict=False):
             largest = min(largest, end.connect(address, port))
             connected.append((end, token, min(room, end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 3)))
     if ends:  # blocks are the same on all ranks
         store.set(f"{name}/largest/{place.rank}", json.dumps(largest))
-        largest = min(said("largest", rank) for rank in range(place.world))
+        largest = min(shown("largest", rank) for rank in range(place.world))
     unit = (largest - HEADER.size) // 8 * 8
     if unit < 8:
         raise RuntimeError(f"connecting to peers: a datagram of {largest} bytes holds no block")

@@ -167,14 +167,14 @@ class Passing:
     def _combine(self, segment: Segment) -> int:
         by = self._combining
         assert by is not None
-        there = self._odd + self._from.receive(by.scratch[self._odd : min(SCRATCH, len(segment.memory) - self._at)])
-        count = there - there % by.unit
+        existing = self._odd + self._from.receive(by.scratch[self._odd : min(SCRATCH, len(segment.memory) - self._at)])
+        count = existing - existing % by.unit
         here = slice(self._at // by.unit, (self._at + count) // by.unit)
         by.function(segment.addend[here], by.numbers[: count // by.unit], out=segment.into[here])
-        self._due -= there - self._odd
-        self._odd = there - count
+        self._due -= existing - self._odd
+        self._odd = existing - count
         if self._odd:
-            by.scratch[: self._odd] = by.scratch[count:there]
+            by.scratch[: self._odd] = by.scratch[count:existing]
         return count
 
     @property

@@ -93,8 +93,8 @@ class Wires:
         found: dict[str, Any] = json.loads(store.get(key))
         return found
 
-    def _connect(self, key: str, own: str, there: Sequence[Any], peer: int) -> Wire:
-        link = self._opened(own, there, peer)
+    def _connect(self, key: str, own: str, existing: Sequence[Any], peer: int) -> Wire:
+        link = self._opened(own, existing, peer)
         try:
             link.sendall(struct.pack("!H", len(key.encode())) + key.encode())
             return Wire(link, peer)
@@ -102,15 +102,15 @@ class Wires:
             link.close()
             raise
 
-    def _opened(self, own: str, there: Sequence[Any], peer: int) -> socket.socket:
+    def _opened(self, own: str, existing: Sequence[Any], peer: int) -> socket.socket:
         """A connection; while slots turn, the path to the other rank comes and goes."""
         while True:
             left_s = self._left_s(f"rank {peer}")
-            if not shared().wait(there[0], min(left_s, CHECK_S)):
+            if not shared().wait(existing[0], min(left_s, CHECK_S)):
                 continue
             limit_s = left_s if shared().reach is None else min(left_s, CONNECT_S)
             try:
-                return socket.create_connection((there[0], there[1]), timeout=limit_s, source_address=(own, 0))
+                return socket.create_connection((existing[0], existing[1]), timeout=limit_s, source_address=(own, 0))
             except (TimeoutError, OSError):
                 if shared().reach is None:
                     raise

@@ -122,7 +122,7 @@ class Dialect(ABC, Generic[State]):
 
     def open(self, now: float) -> Session | None:
         """Return a new session, or None when the device takes no connection now."""
-        limit = self.faults.standing("login-limit")
+        limit = self.faults.persistent("login-limit")
         if now < self._down_until_s or (limit and not self.logs_in and len(self.sessions) >= limit.limit):
             return None
         self._opened += 1
@@ -147,7 +147,7 @@ class Dialect(ABC, Generic[State]):
         """Take what arrived, in any pieces; run the commands it completes."""
         if session.closed:
             return
-        self._turn_faults(now)
+        self._toggle_faults(now)
         session.last_s = now
         session.buffer += data
         if len(session.buffer) > self.longest:
@@ -159,7 +159,7 @@ class Dialect(ABC, Generic[State]):
 
     def tick(self, now: float) -> None:
         """Carry out all that is due: settled light, commands that waited, held replies, idle sessions."""
-        self._turn_faults(now)
+        self._toggle_faults(now)
         self.plant.advance(now)
         self.on_light(now)
         idle = self._idle_s()
@@ -209,9 +209,9 @@ class Dialect(ABC, Generic[State]):
 
     def lift(self, now: float, number: int) -> None:
         """Disarm fault `number`. Raises KeyError: there is none."""
-        gone, active = self.faults.remove(number)
+        ended, active = self.faults.remove(number)
         if active:
-            self._end(gone, now)
+            self._end(ended, now)
 
     def reboot(self, keep: bool, now: float) -> None:
         """Lose power for `boot_s`: dark at once, every session ends, the circuits return if `keep`."""
@@ -246,7 +246,7 @@ class Dialect(ABC, Generic[State]):
     def wrote(self, now: float) -> None:
         """Count a command that changes the device; call it before changing."""
         self.plant.writes += 1
-        if self.faults.standing("stale-read"):
+        if self.faults.persistent("stale-read"):
             self._past.append((now, self.snapshot(now)))
 
     def view(self, now: float) -> State:
@@ -273,7 +273,7 @@ class Dialect(ABC, Generic[State]):
         self.close(session)
 
     def _idle_s(self) -> float | None:
-        asked = self.faults.standing("idle-drop")
+        asked = self.faults.persistent("idle-drop")
         return asked.seconds_or_default if asked else self.idle_s
 
     def _run(self, session: Session, now: float) -> None:
@@ -379,14 +379,14 @@ class Dialect(ABC, Generic[State]):
         session.held, session.held_until_s = b"", NEVER_S
 
     def _steal(self, session: Session, now: float) -> None:
-        if not self.faults.standing("session-stolen"):
+        if not self.faults.persistent("session-stolen"):
             return
         for other in tuple(self.sessions):
             if other is not session and other.user == session.user:
                 self._hang_up(other, now)
 
-    def _turn_faults(self, now: float) -> None:
-        for what, begins in self.faults.turn(now):
+    def _toggle_faults(self, now: float) -> None:
+        for what, begins in self.faults.toggle(now):
             if begins:
                 self._begin(what, now)
             else:
@@ -407,14 +407,14 @@ class Dialect(ABC, Generic[State]):
         elif what.kind == "stale-read":
             self._past.clear()
 
-    def _end(self, gone: Fault, now: float) -> None:
-        if gone.kind in ON_PORTS:
-            self._impair(gone, False, now)
+    def _end(self, ended: Fault, now: float) -> None:
+        if ended.kind in ON_PORTS:
+            self._impair(ended, False, now)
             for other in self.faults.active():  # another fault may still give a port the same state
-                if other.kind == gone.kind:
+                if other.kind == ended.kind:
                     self._impair(other, True, now)
         for session in self.sessions:
-            if gone.kind == "hang":
+            if ended.kind == "hang":
                 session.busy_until_s = min(session.busy_until_s, now)
 
     def _sides(self, what: Fault) -> tuple[Side, ...]:

@@ -30,7 +30,7 @@ KINDS = {"bi": "2WAY", "uni": "1WAY"}  # CODE
 THRESHOLDS = {"inoptc": "-20.0", "inopt": "-17.0", "inopth": "13.0", "outopwct": "-23.0", "outopwdh": "-20.0"}  # REAL: RENAT
 STATES = {"reserved": "RESERVED", "active": "ACTIVE"}  # U
 
-Words = Mapping[str, str]
+Fields = Mapping[str, str]
 
 
 class Failed(Exception):
@@ -85,13 +85,13 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             ("POST", "ports", "config"): self._configure,
             ("GET", "crossconnects", "list"): lambda asked, now: [self._row(row, now) for row in self.view(now)],
             ("GET", "crossconnects", "detail"): self._detail,
-            ("POST", "crossconnects", "add"): lambda asked, now: [self._told(self._add, self._words(asked), now)],
+            ("POST", "crossconnects", "add"): lambda asked, now: [self._notified(self._add, self._text(asked), now)],
             ("POST", "crossconnects", "badd"): lambda asked, now: self._batch(self._add, asked, now),
             ("POST", "crossconnects", "bdel"): lambda asked, now: self._batch(self._delete, asked, now),
-            ("DELETE", "crossconnects", "delete"): lambda asked, now: [self._told(self._delete, self._words(asked), now)],
-            ("POST", "crossconnects", "activate"): lambda asked, now: [self._told(self._activate, self._words(asked), now)],
-            ("POST", "crossconnects", "deactivate"): lambda asked, now: [self._told(self._deactivate, self._words(asked), now)],
-            ("POST", "crossconnects", "deleteall"): lambda asked, now: [self._told(self._delete_all, {}, now)],
+            ("DELETE", "crossconnects", "delete"): lambda asked, now: [self._notified(self._delete, self._text(asked), now)],
+            ("POST", "crossconnects", "activate"): lambda asked, now: [self._notified(self._activate, self._text(asked), now)],
+            ("POST", "crossconnects", "deactivate"): lambda asked, now: [self._notified(self._deactivate, self._text(asked), now)],
+            ("POST", "crossconnects", "deleteall"): lambda asked, now: [self._notified(self._delete_all, {}, now)],
         }
 
     # ---- the manner
@@ -148,7 +148,7 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         if len(parts) != 2 or parts[0] != "rest" or not any(parts[1] == resource for _, resource, _ in self._operations):
             return self.error(404, request)
         try:
-            asked = request.asked("id") or self._words(request).get("id", "delete" if request.method == "DELETE" else "")
+            asked = request.asked("id") or self._text(request).get("id", "delete" if request.method == "DELETE" else "")
         except Failed as no:
             return Response.of_json([failure(no.msg, no.description)])
         found = self._operations.get((request.method, parts[1], asked))
@@ -183,7 +183,7 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
     def _power(self, which: str, port: str, now: float) -> str:
         return f"{self.plant.power_dbm((which, port), now):.1f}" if self.meters else "NONE"
 
-    def _port_row(self, port: str, now: float) -> Words:
+    def _port_row(self, port: str, now: float) -> Fields:
         used = [c.name for which in ("in", "out") if (c := self.table.user((which, port)))]
         name = used[0] if used else ""
         aliases = {f"{which}alias": self._aliases.get((which, port), "") for which in ("in", "out")}
@@ -212,13 +212,13 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         states = dict(part.split("=") for part in row.state.split(","))
         both = row.kind == "2WAY"
 
-        def half(source: str, target: str) -> Words:
+        def half(source: str, target: str) -> Fields:
             inp, outp = self._power("in", source, now), self._power("out", target, now)
             loss = f"{float(inp) - float(outp):.1f}" if self.meters else "NONE"
-            said = {"conn": f"{source}>{target}", "inp": inp, "outp": outp, "loss": loss}
-            said |= {"alarm": "CR" if states["OC"] == "FAIL" else "CL"}
-            said |= {word.lower(): states[word] for word in ("AS", "OS", "OC")}
-            return {**said, "state": STATES["reserved" if states["AS"] == "UMA" else "active"]}
+            reply = {"conn": f"{source}>{target}", "inp": inp, "outp": outp, "loss": loss}
+            reply |= {"alarm": "CR" if states["OC"] == "FAIL" else "CL"}
+            reply |= {word.lower(): states[word] for word in ("AS", "OS", "OC")}
+            return {**reply, "state": STATES["reserved" if states["AS"] == "UMA" else "active"]}
 
         shown: dict[str, object] = {"name": row.name, "connid": row.name, "group": row.group, "band": "CBAND"}
         shown |= {"dir": "bi" if both else "uni", "half1": half(row.source, row.target)}
@@ -232,18 +232,18 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
 
     # ---- writing
 
-    def _words(self, asked: Request) -> Words:
+    def _text(self, asked: Request) -> Fields:
         """The arguments of a request, in the address, a form or a JSON object. Raises Failed."""
-        words = dict(asked.query)
+        texts = dict(asked.query)
         text = asked.body.strip()
         if text[:1] in (b"{", b"["):
             given = self._json(asked)
             if not isinstance(given, dict):
                 raise Failed("Invalid body", "an object is wanted")
-            words |= {str(name): _text(value) for name, value in given.items()}
+            texts |= {str(name): _text(value) for name, value in given.items()}
         elif text and text != b"null":
-            words |= dict(parse_qsl(text.decode("latin-1")[:4096], keep_blank_values=True))
-        return words
+            texts |= dict(parse_qsl(text.decode("latin-1")[:4096], keep_blank_values=True))
+        return texts
 
     def _json(self, asked: Request) -> object:
         try:
@@ -251,42 +251,42 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         except ValueError as problem:
             raise Failed("Invalid JSON", str(problem)[:80]) from None
 
-    def _told(self, do: Callable[[Words, float], str], words: Words, now: float) -> Words:
+    def _notified(self, do: Callable[[Fields, float], str], texts: Fields, now: float) -> Fields:
         try:
-            return {"status": "1", "msg": do(words, now), "description": ""}
+            return {"status": "1", "msg": do(texts, now), "description": ""}
         except Failed as no:
             return failure(no.msg, no.description)
 
-    def _batch(self, do: Callable[[Words, float], str], asked: Request, now: float) -> object:
+    def _batch(self, do: Callable[[Fields, float], str], asked: Request, now: float) -> object:
         """One verdict per item, in their order; one that fails does not stop the rest (CODE)."""
         given = self._json(asked)
         if not isinstance(given, list) or not given:
             raise Failed("Invalid body", "a list is wanted")
         chosen = set(self.some(range(len(given)))) if self.partial else range(len(given))
-        verdicts: list[Words] = []
+        verdicts: list[Fields] = []
         self._set = []
         for index, item in enumerate(given):
             if index not in chosen:
                 verdicts.append(failure("Internal error", "not done"))
             elif isinstance(item, dict):
-                verdicts.append(self._told(do, {str(name): _text(value) for name, value in item.items()}, now))
+                verdicts.append(self._notified(do, {str(name): _text(value) for name, value in item.items()}, now))
             else:
                 verdicts.append(failure("Invalid item", "an object is wanted"))
         pairs, self._set = self._set, None
         self.plant.connect(pairs, now)
         return [{"response": verdict} for verdict in verdicts]
 
-    def _add(self, words: Words, now: float) -> str:
-        source, target, kind = words.get("in", ""), words.get("out", ""), KINDS.get(words.get("dir", "bi"))
+    def _add(self, texts: Fields, now: float) -> str:
+        source, target, kind = texts.get("in", ""), texts.get("out", ""), KINDS.get(texts.get("dir", "bi"))
         for which, label in (("in", source), ("out", target)):
             if label not in (self.plant.ingress if which == "in" else self.plant.egress):
                 raise Failed("Invalid port", label[:40])
         if kind is None:
-            raise Failed("Invalid dir", words.get("dir", "")[:40])
+            raise Failed("Invalid dir", texts.get("dir", "")[:40])
         if kind == "2WAY" and source == target:
             raise Failed("Invalid connection", "a port with itself")
-        name = words.get("conn", "") or default_name(source, target, kind)
-        connection = Connection(name[:64], source, target, kind, words.get("group", "")[:64] or DEFAULT_GROUP)
+        name = texts.get("conn", "") or default_name(source, target, kind)
+        connection = Connection(name[:64], source, target, kind, texts.get("group", "")[:64] or DEFAULT_GROUP)
         if taken := self.table.holder(connection):
             self.plant.violations.append(Violation(now, connection.pairs[0], f"port {taken[0]} in use"))
             raise Failed("Port in use", f"port {taken[0]} is used by {taken[1].name}")
@@ -295,7 +295,7 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         self._possible(connection)
         if not self.silent:
             self.table.add(connection)
-            self._turn(connection, now)
+            self._advance(connection, now)
         return f"Connection {connection.name} added"
 
     def _possible(self, connection: Connection) -> None:
@@ -303,7 +303,7 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             if why := self.plant.wrong.lock(pair) or self.plant.why_not(pair):
                 raise Failed("Operation failed", why)
 
-    def _turn(self, connection: Connection, now: float) -> None:
+    def _advance(self, connection: Connection, now: float) -> None:
         connection.active = True
         pairs = connection.pairs[:1] if self.half else connection.pairs
         if self._set is None:
@@ -311,10 +311,10 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         else:
             self._set += pairs
 
-    def _find(self, words: Words) -> Connection:
-        name = words.get("conn", "") or words.get("name", "")
+    def _find(self, texts: Fields) -> Connection:
+        name = texts.get("conn", "") or texts.get("name", "")
         found = self.table.get(name)
-        if found is None or words.get("group", found.group) not in ("", found.group):
+        if found is None or texts.get("group", found.group) not in ("", found.group):
             raise Failed("Invalid connection", name[:80])
         return found
 
@@ -326,31 +326,31 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         if refused:
             raise Failed("Operation failed", next(iter(refused.values())))
 
-    def _delete(self, words: Words, now: float) -> str:
-        connection = self._find(words)
+    def _delete(self, texts: Fields, now: float) -> str:
+        connection = self._find(texts)
         self._break(connection, now)
         if not self.silent:
             self.table.remove(connection)
         return f"Connection {connection.name} deleted"
 
-    def _activate(self, words: Words, now: float) -> str:
-        connection = self._find(words)
+    def _activate(self, texts: Fields, now: float) -> str:
+        connection = self._find(texts)
         if connection.active:
             raise Failed("Invalid state", f"{connection.name} is active")
         self._possible(connection)
         if not self.silent:
-            self._turn(connection, now)
+            self._advance(connection, now)
         return f"Connection {connection.name} activated"
 
-    def _deactivate(self, words: Words, now: float) -> str:
-        connection = self._find(words)
+    def _deactivate(self, texts: Fields, now: float) -> str:
+        connection = self._find(texts)
         if not connection.active:
             raise Failed("Invalid state", f"{connection.name} is not active")
         self._break(connection, now)
         connection.active = self.silent
         return f"Connection {connection.name} deactivated"
 
-    def _delete_all(self, words: Words, now: float) -> str:
+    def _delete_all(self, texts: Fields, now: float) -> str:
         stuck = []
         for connection in self.some(list(self.table)):
             try:
@@ -363,18 +363,18 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
 
     def _configure(self, asked: Request, now: float) -> object:
         """Aliases and administrative state of a port, by the names of its detail (U)."""
-        words = self._words(asked)
-        port = words.get("port", "")
+        texts = self._text(asked)
+        port = texts.get("port", "")
         if port not in self._ports:
             raise Failed("Invalid port", port[:40])
         known = {f"{which}{what}" for which in ("in", "out") for what in ("alias", "as")}
-        if not known & set(words) or any(words.get(f"{which}as", "IS") not in ("IS", "OOS") for which in ("in", "out")):
+        if not known & set(texts) or any(texts.get(f"{which}as", "IS") not in ("IS", "OOS") for which in ("in", "out")):
             raise Failed("Invalid body", "inalias, outalias, inas or outas is wanted")
         for which in ("in", "out"):
-            if f"{which}alias" in words and not self.silent:
-                self._aliases[which, port] = words[f"{which}alias"][:64]
-            if f"{which}as" in words and not self.silent:
-                self.plant.set_disabled([(which, port)], words[f"{which}as"] == "OOS", now)
+            if f"{which}alias" in texts and not self.silent:
+                self._aliases[which, port] = texts[f"{which}alias"][:64]
+            if f"{which}as" in texts and not self.silent:
+                self.plant.set_disabled([(which, port)], texts[f"{which}as"] == "OOS", now)
         return [{"status": "1", "msg": f"Port {port} configured", "description": ""}]
 
     def _swagger(self) -> Mapping[str, object]:
@@ -400,8 +400,8 @@ def _preset(dialect: AnyDialect, row: object) -> None:
     if isinstance(row, list | tuple) and len(row) == 2:
         dialect.preset(str(row[0]), str(row[1]))
     elif isinstance(row, Mapping) and {"in", "out"} <= set(row) <= {"in", "out", "dir", "name", "active"}:
-        words = {"dir": "bi", "name": "", **row}
-        dialect.preset(str(row["in"]), str(row["out"]), str(words["dir"]), str(words["name"]), bool(row.get("active", True)))
+        texts = {"dir": "bi", "name": "", **row}
+        dialect.preset(str(row["in"]), str(row["out"]), str(texts["dir"]), str(texts["name"]), bool(row.get("active", True)))
     else:
         raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out] or {{in, out, dir, name, active}}")
 

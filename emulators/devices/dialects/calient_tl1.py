@@ -135,7 +135,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         session.inhibited = False
         return Reply()
 
-    def _tell(self, alarm: str, what: str, row: str, now: float) -> None:
+    def _notify(self, alarm: str, what: str, row: str, now: float) -> None:
         listeners = [s for s in self.sessions if s.user is not None and not s.inhibited]
         if listeners:
             message = self.writer.autonomous(alarm, what, (row,), now)
@@ -146,13 +146,13 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         if dark != connection.alarmed:
             connection.alarmed = dark
             row = f"{connection.source}-{connection.target}:{'CR' if dark else 'CL'},LOS,SA"
-            self._tell("*C" if dark else "A ", "REPT ALM CRS", row, now)
+            self._notify("*C" if dark else "A ", "REPT ALM CRS", row, now)
 
     def _changed(self, asked: Command, connection: Connection, now: float) -> None:
         """Report a database change. `A  n REPT DBCHG EVT ...` is pynt's form; the payload is GR-833's idea, shortened (U)."""
         self._changes += 1
         row = f"SOURCE={asked.ctag},DBCHGSEQ={self._changes}:{asked.verb}:{connection.source},{connection.target}:{connection.name}"
-        self._tell("A ", "REPT DBCHG EVT CRS", row, now)
+        self._notify("A ", "REPT DBCHG EVT CRS", row, now)
 
     # ---- reading
 
@@ -353,16 +353,16 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
     def _find(self, asked: Command) -> Connection:
         """Find by the name in the payload (`name,group`, `,group,name`, `name`: all in public clients), or by ports; the ports may
         be in the place of the name, as rows begin with them (CODE: MonALISA's dlt-crs:::dcon::S-D)."""
-        words = [word.strip('"') for word in asked.payload if word]
+        tokens = [word.strip('"') for word in asked.payload if word]
         titles = {default_name(c.source, c.target, c.kind): c for c in self.table}
-        found = next((c for word in words if (c := self.table.get(word) or titles.get(word))), None)
+        found = next((c for word in tokens if (c := self.table.get(word) or titles.get(word))), None)
         pair = [part for part in asked.aids if part]
         if found is None and len(pair) == 2:
             found = self.table.at(*pair)
         if found is None or (pair and pair != [found.source, found.target]):
             raise Denied("IIAC", "Invalid Connection")
         known = {found.name, found.group} | {title for title, c in titles.items() if c is found}
-        if not known.issuperset(words):
+        if not known.issuperset(tokens):
             raise Denied("IIAC", "Invalid Connection - group")
         return found
 

@@ -38,7 +38,7 @@ class Job:
         return len(self.moves) > 1
 
 
-Say = Callable[[str, Job | None, Pair | None, float], None]
+Report = Callable[[str, Job | None, Pair | None, float], None]
 """Called with each event and its time (s): "start", "done", "failed", "skipped", "end" of a job, "invalid", "stalled", "homed"."""
 
 
@@ -48,8 +48,8 @@ class Robot:
     valid: asked when a job's turn comes; it returns why the job cannot be done, or None.
     """
 
-    def __init__(self, plant: Plant, faults: Faults, say: Say, valid: Callable[[Job], str | None]) -> None:
-        self.plant, self.faults, self._say, self._valid = plant, faults, say, valid
+    def __init__(self, plant: Plant, faults: Faults, report: Report, valid: Callable[[Job], str | None]) -> None:
+        self.plant, self.faults, self._emit, self._valid = plant, faults, report, valid
         self.queue: deque[Job] = deque()
         self.current: Job | None = None
         self.enabled = True
@@ -105,10 +105,10 @@ class Robot:
     def _take(self, job: Job) -> None:
         at = max(job.asked_s, self._idle_s)
         if self._valid(job) is not None:
-            self._say("invalid", job, None, at)
+            self._emit("invalid", job, None, at)
             return
         self.current = job
-        self._say("start", job, None, at)
+        self._emit("start", job, None, at)
         self._begin(at)
 
     def _begin(self, at: float) -> None:
@@ -121,12 +121,12 @@ class Robot:
                 self._fate, self._ends_s = self._start(job, pair, at), at + self.plant.settle_s
                 if self._fate == "stalled":
                     self.stalled = True
-                    self._say("stalled", job, pair, at)
+                    self._emit("stalled", job, pair, at)
                 return
             job.outcome.append("skipped")
-            self._say("skipped", job, pair, at)
+            self._emit("skipped", job, pair, at)
         self.current, self._idle_s = None, at
-        self._say("end", job, None, at)
+        self._emit("end", job, None, at)
 
     def _start(self, job: Job, pair: Pair, at: float) -> str:
         """Move the glass as far as the beginning of a move moves it; return how the move will end."""
@@ -148,7 +148,7 @@ class Robot:
         pair = job.moves[len(job.outcome)]
         self.count += 1
         job.outcome.append(self._fate)
-        self._say(self._fate, job, pair, at)
+        self._emit(self._fate, job, pair, at)
         self._begin(at)
 
     def _drop(self, now: float) -> None:
@@ -162,4 +162,4 @@ class Robot:
     def _homed(self, at: float) -> None:
         self.homed_at_s, self.stalled, self._idle_s = None, False, at
         job, self.current = self.current, None
-        self._say("homed", job, None, at)
+        self._emit("homed", job, None, at)

@@ -102,13 +102,13 @@ class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
             "*RCL": lambda session, numbers, rest, now: self._recall(whole(rest, 0, REGISTERS), now),
             "*SAV": lambda session, numbers, rest, now: self._registers.update({whole(rest, 1, REGISTERS): self.plant.pairs()}),
             "*TST?": lambda session, numbers, rest, now: "0",
-            "ROUTe#:SCAN": lambda session, numbers, rest, now: self._turn(
+            "ROUTe#:SCAN": lambda session, numbers, rest, now: self._advance(
                 self._input(numbers), str(whole(rest, 0, len(self.plant.egress))), now
             ),
             "ROUTe#:SCAN?": lambda session, numbers, rest, now: dict(self.view(now)[0]).get(self._input(numbers), PARKED),
             "ROUTe#:SCAN:NEXT": lambda session, numbers, rest, now: self._step(self._input(numbers), 1, now),
             "ROUTe#:SCAN:PREVious": lambda session, numbers, rest, now: self._step(self._input(numbers), -1, now),
-            "ROUTe#:CLOSe": lambda session, numbers, rest, now: self._turn(self._input(numbers), PARKED, now),
+            "ROUTe#:CLOSe": lambda session, numbers, rest, now: self._advance(self._input(numbers), PARKED, now),
             "ROUTe#:OPEN": self._open,
             "ROUTe#:OPEN:STATe?": lambda session, numbers, rest, now: str(int(self._input(numbers) in dict(self.view(now)[1]))),
             "ROUTe:PATH:CATalog?": lambda *_: f"{len(self.plant.ingress)}x{len(self.plant.egress)}",
@@ -142,7 +142,7 @@ class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
         return b"-240, Hardware error;temperature\r"  # U: the manual has none
 
     def snapshot(self, now: float) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
-        return self.plant.pairs(), tuple(self.plant.glass(now))
+        return self.plant.pairs(), tuple(self.plant.light(now))
 
     def rebooted(self, keep: bool, now: float) -> None:
         """With autosave the last circuits come back (DOC), else every input is parked (U)."""
@@ -160,34 +160,34 @@ class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
             raise ScpiError(SUFFIX, f"input {numbers[0]}")
         return str(numbers[0])
 
-    def _turn(self, ingress: str, egress: str, now: float) -> None:
+    def _advance(self, ingress: str, egress: str, now: float) -> None:
         self.wrote(now)
         held = self.plant.circuit(("in", ingress))
-        there = self.plant.circuit(("out", egress))
-        if there is not None:
-            if there is held:
+        existing = self.plant.circuit(("out", egress))
+        if existing is not None:
+            if existing is held:
                 return
             refused = self.plant.connect([(ingress, egress)], now)  # counted as an attempt on a port in use
             raise ScpiError(CONFLICT, refused.get((ingress, egress), ""))
         old = (held.pair,) if held else ()
-        self.turn(old, () if egress == PARKED else ((ingress, egress),), now)
+        self.advance(old, () if egress == PARKED else ((ingress, egress),), now)
         if held and not self.silent:
             self._last[ingress] = held.egress
         self._record()
 
     def _step(self, ingress: str, by: int, now: float) -> None:
         held = self.plant.circuit(("in", ingress))
-        self._turn(ingress, str((int(held.egress if held else PARKED) - 1 + by) % len(self.plant.egress) + 1), now)
+        self._advance(ingress, str((int(held.egress if held else PARKED) - 1 + by) % len(self.plant.egress) + 1), now)
 
     def _open(self, session: Session, numbers: tuple[int, ...], rest: str, now: float) -> None:
         ingress = self._input(numbers)
         if self.plant.circuit(("in", ingress)) is None:
-            self._turn(ingress, self._last.get(ingress, PARKED), now)
+            self._advance(ingress, self._last.get(ingress, PARKED), now)
 
     def _recall(self, register: int, now: float) -> None:
         self.wrote(now)
         wanted = self._registers.get(register, ())
-        self.turn(
+        self.advance(
             self.some([pair for pair in self.plant.pairs() if pair not in wanted]),
             [pair for pair in wanted if pair not in self.plant.pairs()],
             now,

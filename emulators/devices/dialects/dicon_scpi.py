@@ -65,26 +65,26 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
         self.wavelength, self.autosave = str(wavelength), autosave
         if self.wavelength not in WAVES:
             raise ValueError(f"{plant.name}: wavelength {wavelength} is none of {', '.join(WAVES)}")
-        self._words: dict[str, Callable[[list[str], float], str | None]] = {
-            "*IDN?": lambda words, now: f"Dicon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}",  # REAL
-            "*CLS": lambda words, now: self.errors.clear(),
-            "SYST:CONF?": lambda words, now: "X1",  # REAL
-            "SYST:ERR?": lambda words, now: "{:+d}, {}".format(*self._error()),  # REAL: `+0, No Error`
-            "SYSTEM:CONF?": lambda words, now: "X1",
-            "SYSTEM:ERR?": lambda words, now: "{:+d}, {}".format(*self._error()),
+        self._text: dict[str, Callable[[list[str], float], str | None]] = {
+            "*IDN?": lambda tokens, now: f"Dicon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}",  # REAL
+            "*CLS": lambda tokens, now: self.errors.clear(),
+            "SYST:CONF?": lambda tokens, now: "X1",  # REAL
+            "SYST:ERR?": lambda tokens, now: "{:+d}, {}".format(*self._error()),  # REAL: `+0, No Error`
+            "SYSTEM:CONF?": lambda tokens, now: "X1",
+            "SYSTEM:ERR?": lambda tokens, now: "{:+d}, {}".format(*self._error()),
             "RESET": self._reset,
             "WEN": self._set_autosave,
-            "WEN?": lambda words, now: str(int(self.autosave)),  # U
+            "WEN?": lambda tokens, now: str(int(self.autosave)),  # U
             "X1": self._module,
         }
         if module:
-            self._words |= {"ID?": lambda words, now: f"DiCon Fiberoptics Inc, {self.model}\r", "REBOOT": self._reboot}
+            self._text |= {"ID?": lambda tokens, now: f"DiCon Fiberoptics Inc, {self.model}\r", "REBOOT": self._reboot}
         self.alone = module
         if model == MXS_9100:
             kept = ("*CLS", "SYST:ERR?", "WEN", "WEN?")  # DOC
-            self._words = {word: self._words[word] for word in kept} | {
-                "*IDN?": lambda words, now: f"DiCon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}",
-                "STAT?": lambda words, now: "READY",
+            self._text = {word: self._text[word] for word in kept} | {
+                "*IDN?": lambda tokens, now: f"DiCon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}",
+                "STAT?": lambda tokens, now: "READY",
             }
 
     def preset(self, ingress: str, egress: str) -> None:
@@ -103,14 +103,14 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
     def execute(self, session: Session, command: str, now: float) -> bytes:
         answers = []
         for unit in units(command):
-            words = unit.split()
-            if not words:
+            tokens = unit.split()
+            if not tokens:
                 continue
             try:
-                handler = self._words.get(words[0].upper())  # REAL: it "doesn't like the leading `:`" of SYST:ERR?
+                handler = self._text.get(tokens[0].upper())  # REAL: it "doesn't like the leading `:`" of SYST:ERR?
                 if handler is None:
-                    raise ScpiError(UNDEFINED, words[0][:40])
-                answer = handler(words[1:], now)
+                    raise ScpiError(UNDEFINED, tokens[0][:40])
+                answer = handler(tokens[1:], now)
             except ScpiError as error:
                 self.errors.add(error.code, error.detail)
                 continue
@@ -122,7 +122,7 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
         return b"-240, Hardware error;temperature\n"  # no public transcript has one: a line in the shape of its errors (U)
 
     def snapshot(self, now: float) -> tuple[Pair, ...]:
-        return tuple(self.plant.glass(now))
+        return tuple(self.plant.light(now))
 
     def rebooted(self, keep: bool, now: float) -> None:
         """With autosave the last circuits come back, else every input is off."""
@@ -138,9 +138,9 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
         code, text = self.errors.take()
         return code, "No Error" if code == 0 else text
 
-    def _module(self, words: list[str], now: float) -> str | None:
+    def _module(self, tokens: list[str], now: float) -> str | None:
         """`X1 DIM?`, `X1 CH 1 2`, `X1 CH 1?`, `X1 W 1550`, `X1 W?` (U), `X1 WAVESAVAIL?`."""
-        match [word.upper() for word in words]:
+        match [word.upper() for word in tokens]:
             case ["DIM?"]:
                 return f"{len(self.plant.ingress)},{len(self.plant.egress)}"  # REAL: in,out
             case ["CH", asked] if asked.endswith("?"):
@@ -152,9 +152,9 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
                 ingress = self._port(asked, self.plant.ingress)
                 return dict(self.view(now)).get(ingress, OFF)  # CODE: the output alone
             case ["CH", "*", "0"] if self.alone:
-                self._reset(words, now)
+                self._reset(tokens, now)
             case ["CH", ingress, egress]:
-                self._turn(ingress, egress, now)
+                self._advance(ingress, egress, now)
             case ["WAVESAVAIL?"]:
                 return ",".join(WAVES)
             case ["W?"]:
@@ -166,9 +166,9 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
                 if not self.silent:
                     self.wavelength = wave
             case ["CH" | "W", *_]:
-                raise ScpiError(MISSING, " ".join(words)[:40])
+                raise ScpiError(MISSING, " ".join(tokens)[:40])
             case _:
-                raise ScpiError(UNDEFINED, " ".join(words)[:40])
+                raise ScpiError(UNDEFINED, " ".join(tokens)[:40])
         return None
 
     def _port(self, text: str, ports: tuple[str, ...]) -> str:
@@ -179,14 +179,14 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
             raise ScpiError(RANGE, f"no port {label}")
         return label
 
-    def _turn(self, first: str, second: str, now: float) -> None:
+    def _advance(self, first: str, second: str, now: float) -> None:
         """Turn an input to an output, away from where it was; 0 is off. An output that is taken stays where it is, and so does the
         input."""
         ingress, egress = self._port(first, self.plant.ingress), self._port(second, (OFF, *self.plant.egress))
         self.wrote(now)
         held = self.plant.circuit(("in", ingress))
-        there = self.plant.circuit(("out", egress))
-        if there is not None and there.ingress != ingress:
+        existing = self.plant.circuit(("out", egress))
+        if existing is not None and existing.ingress != ingress:
             self._complain(self.plant.connect([(ingress, egress)], now))  # the plant refuses: the output is in use
             return
         if held is not None and held.egress != egress:
@@ -203,23 +203,23 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
             code = HARDWARE if why.endswith(("failed", "stuck")) else EXECUTION if " locked " in why else CONFLICT
             self.errors.add(code, f"{ingress},{egress}: {why}")
 
-    def _reset(self, words: list[str], now: float) -> None:
+    def _reset(self, tokens: list[str], now: float) -> None:
         """Every input off (REAL that RESET is)."""
         self.wrote(now)
         self._complain(self.plant.disconnect(self.some(self.plant.pairs()), now))
         self._save()
 
-    def _reboot(self, words: list[str], now: float) -> None:
+    def _reboot(self, tokens: list[str], now: float) -> None:
         self.wrote(now)
         if not self.silent:
             self.reboot(True, now)
 
-    def _set_autosave(self, words: list[str], now: float) -> None:
-        if words not in (["0"], ["1"]):
-            raise ScpiError(PARAMETER_TYPE if words else MISSING, " ".join(words)[:20])
+    def _set_autosave(self, tokens: list[str], now: float) -> None:
+        if tokens not in (["0"], ["1"]):
+            raise ScpiError(PARAMETER_TYPE if tokens else MISSING, " ".join(tokens)[:20])
         self.wrote(now)
         if not self.silent:
-            self.autosave = words == ["1"]
+            self.autosave = tokens == ["1"]
             self._save()
 
     def _save(self) -> None:

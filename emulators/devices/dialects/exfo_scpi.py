@@ -101,7 +101,7 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
         def shows(text: Callable[[Module], object]) -> Handler:
             return lambda session, numbers, rest, now: str(text(self._module(numbers)))
 
-        module_words: dict[str, Handler] = {
+        module_text: dict[str, Handler] = {
             "ROUTe:SCAN": of_module(lambda m, s, rest, now: self._scan(m, s, whole(rest, 1, m.channels), now)),
             "ROUTe:SCAN?": of_module(lambda m, s, rest, now: str(self._seen(m, now)[0])),
             "ROUTe:SCAN:NEXT": of_module(lambda m, s, rest, now: self._scan(m, s, m.channel % m.channels + 1, now)),
@@ -130,7 +130,7 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
             "SYSTem:ERRor:NEXT?": lambda session, numbers, rest, now: self.errors.next(),
             "INSTrument:CATalog?": lambda *_: ",".join('"FTBx-9160"' for _ in self.modules),
             "INSTrument:CATalog:FULL?": lambda *_: ",".join(f'"FTBx-9160",{module.name}' for module in self.modules),
-            **{PREFIX + header: handler for header, handler in module_words.items()},
+            **{PREFIX + header: handler for header, handler in module_text.items()},
         }
 
     # ---- the manner
@@ -139,7 +139,7 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
         return b'-240,"Hardware error;temperature"\n'  # U: no public program meets one
 
     def snapshot(self, now: float) -> tuple[tuple[int, bool], ...]:
-        resting = self.plant.glass(now)
+        resting = self.plant.light(now)
         return tuple((module.channel, module.pair() in resting) for module in self.modules)
 
     def rebooted(self, keep: bool, now: float) -> None:
@@ -180,7 +180,7 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
         module.channel, module.open = channel, is_open
         after = module.pairs()
         module.channel, module.open = was
-        self.turn(before, after, now)
+        self.advance(before, after, now)
         if not self.silent:
             module.channel, module.open = channel, is_open
             session.delay_s = self.moving(now) if module.synchronous else 0.0
@@ -193,7 +193,7 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
         if module.holder not in (None, session):
             raise ScpiError(EXECUTION, f"LINS{module.name} is locked by another client")
         self.wrote(now)
-        self.turn(module.pairs(), module.pairs(), now)
+        self.advance(module.pairs(), module.pairs(), now)
 
     @staticmethod
     def _lock(module: Module, session: Session, on: bool) -> None:

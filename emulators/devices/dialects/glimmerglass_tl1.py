@@ -154,7 +154,7 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         """One row per port in their order, so that a circuit is there twice (REAL): among the inputs and among the outputs."""
         made = {
             side: row
-            for pair in self.plant.glass(now)
+            for pair in self.plant.light(now)
             if (row := self._row(pair, now))
             for side in (("in", pair[0]), ("out", pair[1]))
         }

@@ -283,8 +283,8 @@ def parse(command: str) -> Request | None:
     for line in head.split("\n"):
         name, _, value = line.partition(": ")
         headers.setdefault(name.lower(), value)
-    words = [word.strip().lower() for word in headers.get("connection", "").split(",")]
-    last = "close" in words or (first.endswith("HTTP/1.0") and "keep-alive" not in words)
+    tokens = [word.strip().lower() for word in headers.get("connection", "").split(",")]
+    last = "close" in tokens or (first.endswith("HTTP/1.0") and "keep-alive" not in tokens)
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=100)
     except ValueError:

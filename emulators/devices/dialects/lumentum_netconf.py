@@ -138,9 +138,9 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
                 else:
                     key = key_of(dn)
                     wanted[key] = connection_of(key, leaves)
-        gone = self._table.keys() - wanted.keys()
-        if gone:
-            raise RpcError("operation-not-supported", f"{dn_of(min(gone))}: use delete-connection")
+        ended = self._table.keys() - wanted.keys()
+        if ended:
+            raise RpcError("operation-not-supported", f"{dn_of(min(ended))}: use delete-connection")
         changed = {key: new for key, new in wanted.items() if self._table.get(key) != new}
         self._check_amplifiers(amplifiers)
         self._check(changed, amplifiers, now)
@@ -290,7 +290,7 @@ def _preset(dialect: AnyDialect, row: object) -> None:
 def _plant(*values: Any, **more: Any) -> SpectralPlant:
     mean_db, most_db = LOSS_DB
     return SpectralPlant(
-        *values, floor_dbm=FLOOR_DBM, mean_loss_db=mean_db, max_loss_db=most_db, ways=joins, range_mhz=RANGE_MHZ, **more
+        *values, floor_dbm=FLOOR_DBM, mean_loss_db=mean_db, max_loss_db=most_db, light_paths=joins, range_mhz=RANGE_MHZ, **more
     )
 
 

@@ -40,9 +40,9 @@ class RpcError(Exception):
             if value:
                 etree.SubElement(error, f"{{{NETCONF}}}{name}").text = value
         if self.message:
-            said = etree.SubElement(error, f"{{{NETCONF}}}error-message")
-            said.set("{http://www.w3.org/XML/1998/namespace}lang", "en")
-            said.text = self.message
+            reported = etree.SubElement(error, f"{{{NETCONF}}}error-message")
+            reported.set("{http://www.w3.org/XML/1998/namespace}lang", "en")
+            reported.text = self.message
         if self.info:
             info = etree.SubElement(error, f"{{{NETCONF}}}error-info")
             for name, value in self.info.items():
@@ -127,7 +127,7 @@ def keys_of(edits: Iterable[etree._Element], schemas: Mapping[str, Schema]) -> f
     keys = set()
     for edit in edits:
         schema = schemas.get(str(edit.tag))
-        if schema is None or _said(edit) not in (None, "merge"):
+        if schema is None or _reported(edit) not in (None, "merge"):
             return None
         for child in edit:
             known = schema.children.get(local(str(child.tag)))
@@ -170,20 +170,20 @@ def _path(about: etree._Element) -> str:
     return "/" + "/".join(reversed(parts))
 
 
-def _said(edit: etree._Element) -> str | None:
+def _reported(edit: etree._Element) -> str | None:
     """The attribute without a prefix is taken too: ONOS sends it so (CODE)."""
     return edit.get(_OPERATION) or edit.get("operation")
 
 
 def _operation(edit: etree._Element, default: str) -> str:
-    said = _said(edit)
-    if said is None:
+    message = _reported(edit)
+    if message is None:
         return default
-    if said not in OPERATIONS:
+    if message not in OPERATIONS:
         raise RpcError(
-            "bad-attribute", f"operation {said}", info={"bad-attribute": "operation", "bad-element": local(str(edit.tag))}
+            "bad-attribute", f"operation {message}", info={"bad-attribute": "operation", "bad-element": local(str(edit.tag))}
         )
-    return said
+    return message
 
 
 def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: Schema, siblings: Entries) -> None:
@@ -193,8 +193,8 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
         raise _about("unknown-element", edit, "is not configuration")
     tag = str(edit.tag)
     entries, key = _entries(parent, edit, tag, schema, siblings)
-    there = entries.get(key)
-    exists = there is not None and (not schema.children or bool(schema.key) or len(there) > 0)
+    existing = entries.get(key)
+    exists = existing is not None and (not schema.children or bool(schema.key) or len(existing) > 0)
     match operation:
         case "create" if exists:
             raise _about("data-exists", edit, "exists already")
@@ -202,23 +202,23 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
             raise _about("data-missing", edit, "does not exist")
         case "none" if not exists and (schema.key or not schema.children):
             raise _about("data-missing", edit, "does not exist")
-    if operation in ("delete", "remove", "replace", "create") and there is not None:
-        parent.remove(there)
+    if operation in ("delete", "remove", "replace", "create") and existing is not None:
+        parent.remove(existing)
         entries.pop(key, None)
-        there = None
+        existing = None
     if operation in ("delete", "remove"):
         return
-    if there is None and not edit.keys() and operation != "none" and _plain(edit, schema, namespace(tag)):
+    if existing is None and not edit.keys() and operation != "none" and _plain(edit, schema, namespace(tag)):
         entries[key] = copy.deepcopy(edit)
         parent.append(entries[key])
         return
-    if there is None:
-        there = entries[key] = etree.SubElement(parent, tag)
+    if existing is None:
+        existing = entries[key] = etree.SubElement(parent, tag)
     if not schema.children:
         if len(edit):
             raise _about("unknown-element", edit[0], "no such element")
         if operation != "none":
-            there.text = text(edit)
+            existing.text = text(edit)
         return
     below: Entries = {}
     inherited = "merge" if operation in ("replace", "create") else operation
@@ -229,9 +229,9 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
         known = children.get(name)
         if known is None:
             raise _about("unknown-element", child, "no such element")
-        if schema.key == known.name and there.find(name) is not None:
+        if schema.key == known.name and existing.find(name) is not None:
             continue
-        _apply(there, child, "merge" if schema.key == known.name else inherited, known, below)
+        _apply(existing, child, "merge" if schema.key == known.name else inherited, known, below)
 
 
 def _plain(edit: etree._Element, schema: Schema, space: str) -> bool:

@@ -76,7 +76,7 @@ class NumberedScpi(ScpiDialect[State]):
         after = path if header.startswith("*") else full[: full.rfind(":") + 1]
         return handler, tuple(int(number) for number in _NUMBER.findall(full)), after
 
-    def turn(self, old: Iterable[Pair], new: Iterable[Pair], now: float) -> None:
+    def advance(self, old: Iterable[Pair], new: Iterable[Pair], now: float) -> None:
         """Go from the circuits `old` to `new`, dark in between. Raises ScpiError: something is stuck or locked; nothing moves."""
         old, new = tuple(old), tuple(new)
         if why := self.plant.wrong.fixed((*old, *new)):

@@ -245,8 +245,8 @@ class OpenroadmNetconf(NetconfDialect[State]):
                 used.add((which, name))
                 ends.append(held[name])
             source, destination = (self._place(end) for end in ends)
-            ways = [("in", source.label) in source.sides, ("out", destination.label) in destination.sides]
-            if not all(ways) or not joins(source.label, destination.label):
+            paths = [("in", source.label) in source.sides, ("out", destination.label) in destination.sides]
+            if not all(paths) or not joins(source.label, destination.label):
                 raise RpcError("invalid-value", f"{cross.name}: no way from {source.port} to {destination.port}")
             if (ends[0].low_mhz, ends[0].high_mhz) != (ends[1].low_mhz, ends[1].high_mhz):
                 raise RpcError("invalid-value", f"{cross.name}: {cross.source} and {cross.destination} are of other frequencies")
@@ -284,8 +284,8 @@ def _put(table: dict[str, T], name: str, new: Mapping[str, T]) -> None:
         del table[name]
 
 
-def _missing(words: str) -> RpcError:
-    return RpcError("data-missing", f"{words}: no such", app_tag="instance-required")
+def _missing(text: str) -> RpcError:
+    return RpcError("data-missing", f"{text}: no such", app_tag="instance-required")
 
 
 def _preset(dialect: AnyDialect, row: object) -> None:
@@ -297,7 +297,7 @@ def _preset(dialect: AnyDialect, row: object) -> None:
 
 
 def _plant(*values: Any, **more: Any) -> SpectralPlant:
-    return SpectralPlant(*values, ways=joins, range_mhz=RANGE_MHZ, **more)
+    return SpectralPlant(*values, light_paths=joins, range_mhz=RANGE_MHZ, **more)
 
 
 FAMILY = Family(

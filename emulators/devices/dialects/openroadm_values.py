@@ -51,7 +51,9 @@ class Place:
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        return tuple((side, self.label) for side, way in (("in", "rx"), ("out", "tx")) if self.direction in (way, "bidirectional"))
+        return tuple(
+            (side, self.label) for side, path in (("in", "rx"), ("out", "tx")) if self.direction in (path, "bidirectional")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +94,13 @@ def places(ingress: Iterable[str], egress: Iterable[str]) -> tuple[Place, ...]:
     for label in dict.fromkeys((*incoming, *outgoing)):
         degree, drop = re.fullmatch(r"DEG([1-9]\d?)", label), re.fullmatch(r"SRG1/(3/0)/([A-Za-z0-9-]{1,20})", label)
         if degree is not None:
-            ways = ("rx", "tx") if split else ("bidirectional",)
-            found += [Place(f"{degree[1]}/0", "L1" if way == "bidirectional" else f"L1-{way.upper()}", label, way) for way in ways]
+            paths = ("rx", "tx") if split else ("bidirectional",)
+            found += [
+                Place(f"{degree[1]}/0", "L1" if path == "bidirectional" else f"L1-{path.upper()}", label, path) for path in paths
+            ]
         elif drop is not None:
-            way = "bidirectional" if label in incoming and label in outgoing else "rx" if label in incoming else "tx"
-            found.append(Place(drop[1], drop[2], label, way))
+            direction = "bidirectional" if label in incoming and label in outgoing else "rx" if label in incoming else "tx"
+            found.append(Place(drop[1], drop[2], label, direction))
         else:
             raise ValueError(f"port {label!r}: wanted DEG1 or SRG1/{SRG_PACK}/C1")
     return tuple(found)
@@ -158,9 +162,9 @@ def _gigahertz(mhz: int) -> str:
     return f"{Decimal(mhz) / 1000:.5f}"
 
 
-def _mhz(said: Mapping[str, str], name: str, digits: int, unit: int) -> int:
+def _mhz(reply: Mapping[str, str], name: str, digits: int, unit: int) -> int:
     """A frequency in whole MHz. Raises RpcError: it is missing, no such number, or between two MHz."""
-    given = said.get(name)
+    given = reply.get(name)
     if not given:
         raise RpcError("missing-element", f"{name} is missing", info={"bad-element": name})
     if re.fullmatch(rf"\d{{1,9}}(\.\d{{1,{digits}}})?", given):
@@ -185,14 +189,14 @@ def texts(node: etree._Element) -> dict[str, str]:
 
 def interface_of(node: etree._Element) -> Interface:
     """Read an entry of the list interface. Raises RpcError: a value is impossible, whatever else there is."""
-    said = texts(node)
-    name, kind = said.get("name", ""), said.get("type", "").rpartition(":")[2]
+    reply = texts(node)
+    name, kind = reply.get("name", ""), reply.get("type", "").rpartition(":")[2]
     if kind not in (OTS, OMS, MEDIA, NETWORK):
-        raise invalid("type", said.get("type", ""))
-    state = said.get("administrative-state", "") or "inService"
+        raise invalid("type", reply.get("type", ""))
+    state = reply.get("administrative-state", "") or "inService"
     if state not in ("inService", "outOfService", "maintenance"):
         raise invalid("administrative-state", state)
-    circuit = said.get("circuit-id", "")
+    circuit = reply.get("circuit-id", "")
     if len(circuit) > 45:  # DOC
         raise invalid("circuit-id", circuit)
     low = high = 0
@@ -215,12 +219,12 @@ def interface_of(node: etree._Element) -> Interface:
     return Interface(
         name,
         kind,
-        said.get("supporting-circuit-pack-name", ""),
-        said.get("supporting-port", ""),
-        said.get("supporting-interface", ""),
+        reply.get("supporting-circuit-pack-name", ""),
+        reply.get("supporting-port", ""),
+        reply.get("supporting-interface", ""),
         low,
         high,
-        said.get("description", ""),
+        reply.get("description", ""),
         state,
         circuit,
     )
@@ -236,8 +240,8 @@ def on_grid(name: str, low_mhz: int, high_mhz: int) -> None:
 
 def cross_of(node: etree._Element) -> Cross:
     """Read an entry of roadm-connections. Raises RpcError."""
-    said = texts(node)
-    name, mode = said.get("connection-name", ""), said.get("opticalControlMode", "") or "off"
+    reply = texts(node)
+    name, mode = reply.get("connection-name", ""), reply.get("opticalControlMode", "") or "off"
     if mode not in MODES:
         raise invalid("opticalControlMode", mode)
     ends = []
@@ -247,7 +251,7 @@ def cross_of(node: etree._Element) -> Cross:
         if not end:  # DOC: mandatory
             raise RpcError("missing-element", f"{name}: {which} is missing", info={"bad-element": which})
         ends.append(end)
-    target = said.get("target-output-power", "")
+    target = reply.get("target-output-power", "")
     if target and not re.fullmatch(r"-?\d{1,2}(\.\d{1,2})?", target):
         raise invalid("target-output-power", target)
     return Cross(name, ends[0], ends[1], mode, target)

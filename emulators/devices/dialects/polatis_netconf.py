@@ -59,7 +59,7 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
             )
             for name, table in self.data.tables.items()
         }
-        self._turned = False
+        self._hold_changed = False
 
     def preset(self, ingress: str, egress: str) -> None:
         """Make a pair as if it had been there for ever. Raises ValueError."""
@@ -75,10 +75,10 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
         self.data.rebooted(keep, now)
 
     def on_light(self, now: float) -> None:
-        self._turned = self.data.hold(now)
+        self._hold_changed = self.data.hold(now)
 
     def next_event(self, now: float) -> float | None:
-        return now if self._turned else super().next_event(now)
+        return now if self._hold_changed else super().next_event(now)
 
     def event(self, now: float) -> etree._Element:
         """A system alarm; its leaves are U."""
@@ -118,7 +118,7 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
             self.data.write(wanted, now)
         except Refused as no:
             raise RpcError(no.tag, no.message, app_tag=no.app_tag, path=no.where) from None
-        self._turned = self.data.hold(now)
+        self._hold_changed = self.data.hold(now)
 
     def operation(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element] | None:
         if (namespace(str(asked.tag)), local(str(asked.tag))) not in SHUTTERS:

@@ -115,7 +115,7 @@ class Flap:
         """When the shutter moves next (s)."""
         return None if self._began_s is None else self._next_s
 
-    def turned(self, now: float) -> bool | None:
+    def toggled(self, now: float) -> bool | None:
         """Return whether the shutter is to be closed from now on, None when it stays as it is."""
         if self._began_s is None:
             return None

@@ -82,7 +82,7 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         )
         self._edition = self._random.randrange(10**15, 10**16)
         self._passing: dict[Pair, float] = {}
-        self._turned = False
+        self._hold_changed = False
 
     def preset(self, ingress: str, egress: str) -> None:
         """Make a pair as if it had been there for ever. Raises ValueError."""
@@ -98,7 +98,7 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         self.data.rebooted(keep, now)
 
     def on_light(self, now: float) -> None:
-        self._turned = self.data.hold(now)
+        self._hold_changed = self.data.hold(now)
 
     def tick(self, now: float) -> None:
         due = [pair for pair, at in self._passing.items() if at <= now]
@@ -110,7 +110,7 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
 
     def next_event(self, now: float) -> float | None:
         times = [t for t in (super().next_event(now), min(self._passing.values(), default=None)) if t is not None]
-        return now if self._turned else min(times, default=None)
+        return now if self._hold_changed else min(times, default=None)
 
     def denied(self, request: Request, now: float) -> Response:
         return restconf.failure(request, 409, "resource-denied", "the switch refuses")
@@ -210,12 +210,12 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         old = self.data.configuration(self.data.pairs(), frozenset({name})).get(name, [])
         if not equals:
             return self._stored(name, merged(old, self._new_rows(table, *restconf.body(request)), table.key), now)
-        there = self._at(old, table, keys)
+        existing = self._at(old, table, keys)
         if request.method == "DELETE":
-            if there is None:
+            if existing is None:
                 raise self._missing(request)
-            return self._stored(name, [row for row in old if row is not there], now)
-        if there is None and request.method == "PATCH":
+            return self._stored(name, [row for row in old if row is not existing], now)
+        if existing is None and request.method == "PATCH":
             raise self._missing(request)
         given, content = restconf.body(request)
         key = keys.partition(",")[0]
@@ -224,10 +224,10 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         (new,) = self._new_rows(table, given, content)
         if new[table.key] != key:
             raise Refused("invalid-value", f"{table.key} {new[table.key]} is not {key}", f"{table.rows}={key}")
-        kept = [row for row in old if row is not there]
-        changed = {**there, **new} if request.method == "PATCH" and there is not None else new
+        kept = [row for row in old if row is not existing]
+        changed = {**existing, **new} if request.method == "PATCH" and existing is not None else new
         response = self._stored(name, [*kept, changed], now)
-        return Response(201, headers=response.headers) if there is None else response
+        return Response(201, headers=response.headers) if existing is None else response
 
     def _leaf(self, request: Request, name: str, table: Table, entry: str, leaf: str, now: float) -> Response:
         """One leaf of one entry (DOC: RFC 8040 3.5)."""
@@ -237,19 +237,19 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         self._only(request, *READ, *(("PUT", "PATCH", "DELETE") if table.writable and leaf != table.key else ()))
         reads = request.method in READ
         rows = self._rows(name, now) if reads else self.data.configuration(self.data.pairs()).get(name, [])
-        there = self._at(rows, table, keys)
-        if there is None or (reads and leaf not in there):
+        existing = self._at(rows, table, keys)
+        if existing is None or (reads and leaf not in existing):
             raise self._missing(request)
         if reads:
-            return self._shown(request, leaf, typed(there)[leaf])
+            return self._shown(request, leaf, typed(existing)[leaf])
         self._matched(request)
-        changed = {word: value for word, value in there.items() if word != leaf}
+        changed = {word: value for word, value in existing.items() if word != leaf}
         if request.method != "DELETE":
             given, content = restconf.body(request)
             if given != leaf:
                 raise Refused("unknown-element", f"{given[:40]} is not {leaf}")
             changed[leaf] = plain(leaf, content)
-        return self._stored(name, [changed if row is there else row for row in rows], now)
+        return self._stored(name, [changed if row is existing else row for row in rows], now)
 
     def _shutter(self, request: Request, now: float) -> Response:
         given, content = restconf.body(request)
@@ -276,7 +276,7 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
             present = set(self.plant.pairs())
             named = {(row["ingress"], row["egress"]) for row in rows}
             self._passing = {pair: at for pair, at in self._passing.items() if pair in present and pair not in named}
-        self._turned = self.data.hold(now)
+        self._hold_changed = self.data.hold(now)
         return Response(204, headers=self._tag())
 
     def _new_rows(self, table: Table, given: str, content: Any) -> list[Row]:
@@ -322,8 +322,8 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         if request.method == "OPTIONS":
             raise Answered(Response(200, headers=allowed))
         if request.method not in methods:
-            said = restconf.failure(request, 405, "operation-not-supported", f"{request.method[:20]} is not allowed here")
-            raise Answered(Response(405, said.body, said.kind, allowed))
+            reported = restconf.failure(request, 405, "operation-not-supported", f"{request.method[:20]} is not allowed here")
+            raise Answered(Response(405, reported.body, reported.kind, allowed))
 
 
 def typed(row: Row) -> dict[str, Any]:
@@ -335,8 +335,8 @@ def plain(leaf: str, value: Any) -> str:
     """Return a value as text. Raises ValueError: not a value of that leaf."""
     if isinstance(value, dict | list | bool) or value is None or (isinstance(value, float) and leaf in NUMBERS):
         raise ValueError(f"{leaf}: {str(value)[:40]} is no value")
-    said = str(value).strip()
-    return str(int(said)) if leaf in NUMBERS and said.isascii() and said.isdecimal() and len(said) < 12 else said
+    text = str(value).strip()
+    return str(int(text)) if leaf in NUMBERS and text.isascii() and text.isdecimal() and len(text) < 12 else text
 
 
 def merged(old: Sequence[Row], new: Sequence[Row], key: str) -> list[Row]:

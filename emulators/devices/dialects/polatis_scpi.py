@@ -119,18 +119,18 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
             return b""
         answers, path = [], ""
         for unit in units(command):
-            words = unit.split(None, 1)
-            if not words:
+            tokens = unit.split(None, 1)
+            if not tokens:
                 continue
             try:
-                handler, path = self._commands.find(words[0], path)
-                answer = handler(words[1] if len(words) > 1 else "", now)
+                handler, path = self._commands.find(tokens[0], path)
+                answer = handler(tokens[1] if len(tokens) > 1 else "", now)
             except ScpiError as error:  # a query that fails answers nothing: 488.2 has no other form for it
                 self.errors.add(error.code, error.detail)
                 continue
             if answer is not None:
                 answers.append(answer)
-            if words[0].upper() == "*OPC?":  # 488.2 12.5.3: answered when no operation is pending
+            if tokens[0].upper() == "*OPC?":  # 488.2 12.5.3: answered when no operation is pending
                 session.delay_s = self._moving_s(now)
         return ";".join(answers).encode("latin-1") + self._line_end if answers else b""
 
@@ -146,7 +146,7 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
 
     def snapshot(self, now: float) -> tuple[Pair, ...]:
         """Only circuits that have settled are reported: clients wait 50 ms and read back (CODE); U what shows meanwhile."""
-        return tuple(sorted(self.plant.glass(now), key=lambda pair: int(pair[0])))
+        return tuple(sorted(self.plant.light(now), key=lambda pair: int(pair[0])))
 
     def rebooted(self, keep: bool, now: float) -> None:
         """DARK comes up empty, RESTORE with the map at the time it was set (U), AUTOSAVE with the last map (DOC: boot:mode)."""

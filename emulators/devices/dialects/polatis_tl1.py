@@ -120,7 +120,7 @@ class PolatisTl1(PolatisPorts):
 
     def snapshot(self, now: float) -> tuple[Pair, ...]:
         """Only patches at rest are shown: clients read back, up to four times, because patches are "not confirmed" (CODE)."""
-        return tuple(sorted(self.plant.glass(now), key=lambda pair: int(pair[0])))
+        return tuple(sorted(self.plant.light(now), key=lambda pair: int(pair[0])))
 
     def rebooted(self, keep: bool, now: float) -> None:
         """DARK comes up empty, RESTORE with the map at the time it was set (U), AUTOSAVE with the last map, as over SCPI."""

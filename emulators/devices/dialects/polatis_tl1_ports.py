@@ -41,7 +41,7 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
         self.monitors: dict[str, Monitor] = {}
         self.attenuators: dict[str, Attenuator] = {}
         self.flaps: dict[str, Flap] = {}
-        self._turned = False  # an attenuator moved since the last tick
+        self._hold_changed = False  # an attenuator moved since the last tick
         self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {p: ("out", p) for p in plant.egress}
         self.port_verbs: Mapping[str, Verb] = {
             "OPR-PORT-SHUTTER": lambda session, asked, now: self._shutter(asked, True, now),
@@ -65,14 +65,14 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
 
     def tick(self, now: float) -> None:
         for port, flap in self.flaps.items():
-            if (dark := flap.turned(now)) is not None and not flap.was_shut:
+            if (dark := flap.toggled(now)) is not None and not flap.was_shut:
                 self.plant.set_disabled([self._side[port]], dark, now)
-        self._turned = False
+        self._hold_changed = False
         super().tick(now)
 
     def next_event(self, now: float) -> float | None:
         times = [t for t in (super().next_event(now), *(f.next_s for f in self.flaps.values())) if t is not None]
-        if self._turned:  # the light is to be re-evaluated
+        if self._hold_changed:  # the light is to be re-evaluated
             times.append(now)
         return min(times, default=None)
 
@@ -258,4 +258,4 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
             )
             if db is not None and abs(db - self.plant.attenuators.get(("out", label), 0.0)) > 0.005:
                 self.plant.attenuate(("out", label), db)
-                self._turned = True
+                self._hold_changed = True

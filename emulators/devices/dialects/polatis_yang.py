@@ -134,7 +134,7 @@ class PolatisYang:
         for disable in (True, False):
             if sides := [side for side, closed in shut.items() if closed is disable]:
                 self.shut(sides, disable, now)
-        self._turn(voa)
+        self._advance(voa)
 
     def shut(self, sides: Sequence[Side], disable: bool, now: float) -> None:
         """Close or open shutters."""
@@ -194,8 +194,8 @@ class PolatisYang:
                 raise Refused("invalid-value", f"Invalid OXC port: {ingress}", where)
             if self._sides.get(egress, ("in", egress))[0] != "out":  # CODE: where, and in which words
                 path = f"/cross-connects/{self.list_name}[ingress='{ingress}']"
-                words = "Either the port is invalid or it does not have switching capability"
-                raise Refused("invalid-value", f"{path} : {words}", where)
+                text = "Either the port is invalid or it does not have switching capability"
+                raise Refused("invalid-value", f"{path} : {text}", where)
             if ingress in target:
                 raise Refused("data-exists", f"ingress {ingress} stands twice", where)
             if egress in taken:
@@ -221,11 +221,11 @@ class PolatisYang:
                         if self.plant.disabled(side) if marked is None else side in marked:
                             raise Refused("operation-failed", f"port {side[1]} {reason}", where)
         self.plant.disconnect(self.dialect.some(drop), now)
-        free = [pair for pair in self.dialect.some(make) if not self._in_the_way(pair)]  # some of a bulk may not have been freed
+        free = [pair for pair in self.dialect.some(make) if not self._blocking(pair)]  # some of a bulk may not have been freed
         self.plant.connect(free, now)
         self._remember()
 
-    def _in_the_way(self, pair: Pair) -> bool:
+    def _blocking(self, pair: Pair) -> bool:
         return any(self.plant.circuit(side) is not None for side in (("in", pair[0]), ("out", pair[1])))
 
     def _remember(self) -> None:
@@ -261,11 +261,11 @@ class PolatisYang:
                     shut[side] = STATUS[status]
             elif status not in ("", "FAILED"):
                 raise Refused("invalid-value", f"status {status[:20]}", where)
-            words = {name: row[name] for name in ("label", "peer-port") if row.get(name)}
-            if any(len(word) > MAX_LABEL or not word.isprintable() for word in words.values()):
+            texts = {name: row[name] for name in ("label", "peer-port") if row.get(name)}
+            if any(len(word) > MAX_LABEL or not word.isprintable() for word in texts.values()):
                 raise Refused("invalid-value", "label", where)
-            if words:
-                labels[port] = words
+            if texts:
+                labels[port] = texts
         return labels, shut
 
     def _wanted_opm(self, rows: Sequence[Row]) -> dict[str, dict[str, str]]:
@@ -304,7 +304,7 @@ class PolatisYang:
             wanted[port] = before if same and before is not None else (mode, new)
         return wanted
 
-    def _turn(self, voa: dict[str, tuple[str, Attenuator]]) -> None:
+    def _advance(self, voa: dict[str, tuple[str, Attenuator]]) -> None:
         if self.dialect.silent or voa is self._voa:
             return
         for port in self._voa:

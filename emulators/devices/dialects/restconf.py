@@ -26,10 +26,10 @@ Body = Mapping[str, Any]
 def wants_xml(request: Request) -> bool:
     """What Accept says, else the type of the body, else XML: public scripts without Accept read XML (CODE)."""
     accept = request.headers.get("accept", "")
-    for words in (accept, request.headers.get("content-type", "")):
-        if "json" in words:
+    for message in (accept, request.headers.get("content-type", "")):
+        if "json" in message:
             return False
-        if "yang-data+xml" in words or words.startswith("application/xml") or words.startswith("text/xml"):
+        if "yang-data+xml" in message or message.startswith("application/xml") or message.startswith("text/xml"):
             return True
     return True
 
@@ -98,11 +98,13 @@ def _fill(parent: etree._Element, content: Any, space: str) -> None:
 
 def failure(request: Request | None, status: int, tag: str, message: str, app_tag: str = "", path: str = "") -> Response:
     """Return an errors resource (RFC 8040 7.1)."""
-    said = {"error-type": "protocol" if status in (400, 404, 405, 412, 413) else "application", "error-tag": tag}
-    said |= {name: value for name, value in (("error-app-tag", app_tag), ("error-path", path), ("error-message", message)) if value}
+    reply = {"error-type": "protocol" if status in (400, 404, 405, 412, 413) else "application", "error-tag": tag}
+    reply |= {
+        name: value for name, value in (("error-app-tag", app_tag), ("error-path", path), ("error-message", message)) if value
+    }
     if request is not None and wants_xml(request):
-        return Response(status, _xml("errors", {"error": said}, ERRORS), XML)
-    return Response(status, json.dumps({"ietf-restconf:errors": {"error": [said]}}).encode(), JSON)
+        return Response(status, _xml("errors", {"error": reply}, ERRORS), XML)
+    return Response(status, json.dumps({"ietf-restconf:errors": {"error": [reply]}}).encode(), JSON)
 
 
 def rows(content: Any) -> Sequence[Mapping[str, Any]]:

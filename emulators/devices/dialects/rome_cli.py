@@ -102,7 +102,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         self.ports = labels(ports, logical, matrix_ports, wrong, bare, nameless)
         self.counter = dict.fromkeys(self.ports, 0)
         self.operations = operations
-        self.gripper = Robot(plant, self.faults, self._says, self._invalid)
+        self.gripper = Robot(plant, self.faults, self._reports, self._invalid)
         self.log = Log(torn, torn_hold_s / time_scale, self._random)
         self._requests = FIRST_REQUEST - 1
 
@@ -142,7 +142,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
 
     def snapshot(self, now: float) -> frozenset[Pair]:
         """Fibres that rest in their sockets; one in the gripper is connected to nothing (U)."""
-        return self.plant.glass(now)
+        return self.plant.light(now)
 
     def receive(self, session: Session, data: bytes, now: float) -> None:
         super().receive(session, data, now)
@@ -224,27 +224,27 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             if first[0] == second[0]:
                 raise Refusal(f"Error: {one} and {two} are both {'female' if first[0] == 'E' else 'male'}")  # U
             return [(first, second)]
-        here, there = self._halves(one), self._halves(two)
+        here, existing = self._halves(one), self._halves(two)
         if one == two:
             raise Refusal(f"Error: {one} cannot be connected to itself")  # U
-        if len(here) != len(there):
+        if len(here) != len(existing):
             raise Refusal(f"Error: {one} and {two} are not of the same size")  # U
         half = len(here) // 2
-        ends = zip(here[:half], here[half:], there[:half], there[half:], strict=True)
+        ends = zip(here[:half], here[half:], existing[:half], existing[half:], strict=True)
         return [pair for e1, w1, e2, w2 in ends for pair in ((e1, w2), (e2, w1))]
 
     def _pending(self) -> str:
         """REAL: a chassis at work always says it is delayed and names the homing run, stalled or not."""
         gripper = self.gripper
         delayed = gripper.current is not None or gripper.stalled
-        words = ["delayed due to command in process", " " * 29 + 'Perform "homing run"'] if delayed else ["enabled"]
+        tokens = ["delayed due to command in process", " " * 29 + 'Perform "homing run"'] if delayed else ["enabled"]
         if not delayed and not gripper.enabled:
-            words = ["disabled"]  # U
+            tokens = ["disabled"]  # U
         at_work = "no request in process"
         if (job := gripper.current) is not None:
             at_work = f"Command in process:\n{_verb(job)}, ports: {job.first}-{job.second}, status: in process with payload"
         queue = [(job.number, job.first, job.second, _verb(job), "CLI", job.user) for job in gripper.queue]
-        return f"Connection execution status: {words[0]}\n" + "".join(f"{w}\n" for w in words[1:]) + (
+        return f"Connection execution status: {tokens[0]}\n" + "".join(f"{w}\n" for w in tokens[1:]) + (
             f"\n{at_work}\n\n{PENDING}{pending_rows(queue)}\n"
         )  # fmt: skip
 
@@ -271,13 +271,13 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         for session, at, data in self.log.due(now, self.screens):
             self.send(session, at, data)
 
-    def _says(self, what: str, job: Job | None, pair: Pair | None, at: float) -> None:
+    def _reports(self, what: str, job: Job | None, pair: Pair | None, at: float) -> None:
         line = ""
         if what == "homed":
             self.gripper.enabled = False  # CODE: clients enable execution afterwards
             if job is not None:
                 for half in job.moves[len(job.outcome) :]:
-                    self._tell(f"CONNECTION OPERATION FAILED:{self._both(half)} OP:{_verb(job)}", at)  # U
+                    self._notify(f"CONNECTION OPERATION FAILED:{self._both(half)} OP:{_verb(job)}", at)  # U
             line = "RECOVERY FINISHED SUCCESSFULLY"  # CODE
         elif what == "stalled":
             line = "Multiple Cross Connect Severe Failure"  # CODE
@@ -296,9 +296,9 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             for label in pair if what == "done" else ():
                 self.counter[label] += 1
         if line:
-            self._tell(line, at)
+            self._notify(line, at)
 
-    def _tell(self, line: str, at: float) -> None:
+    def _notify(self, line: str, at: float) -> None:
         self.log.add(f"{self._stamp(at)} {line}", at, [s for s in self.sessions if self._listens(s)])
 
     def _listens(self, session: Session) -> bool:

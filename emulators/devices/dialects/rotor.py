@@ -15,11 +15,11 @@ from emulators.devices.dialects.base import Dialect, Session
 from emulators.devices.dialects.polatis_scpi import numbered
 from emulators.devices.family import Family
 from emulators.optics.plant import Pair, Side
+from emulators.optics.rotor_schedule import Map, RotorSchedule
 from emulators.optics.rotorplant import NS, RotorPlant
-from emulators.optics.turning import Map, Turning
 
 UNKNOWN, ARGUMENTS, NO_PORT, NO_SLOT, RANGE = 10, 11, 12, 13, 14
-TURNING, NO_PROGRAM, NOT_BEGUN, NOT_TURNING, TOO_SOON = 20, 21, 22, 23, 24
+ROTATING, NO_PROGRAM, NOT_BEGUN, NOT_ROTATING, TOO_SOON = 20, 21, 22, 23, 24
 IN_USE, TWICE, LOCKED, HARDWARE, REFUSED = 30, 31, 32, 40, 50
 MOST_SLOTS, MOST_US = 64, 3_600_000_000
 US = 1_000_000
@@ -40,13 +40,13 @@ class Program:
     """The matchings stored, and their times (us)."""
 
     dwell_us: int
-    night_us: int
+    dark_window_us: int
     slots: tuple[Map, ...]
 
     @property
     def crc(self) -> str:
         """CRC-32 of the program's text."""
-        lines = [f"{len(self.slots)} {self.dwell_us} {self.night_us}"]
+        lines = [f"{len(self.slots)} {self.dwell_us} {self.dark_window_us}"]
         lines += [f"{number} {written(slot)}" for number, slot in enumerate(self.slots)]
         return f"{zlib.crc32(''.join(f'{line}' + chr(10) for line in lines).encode()):08x}"
 
@@ -56,7 +56,7 @@ class Draft:
     """A program being loaded."""
 
     dwell_us: int
-    night_us: int
+    dark_window_us: int
     slots: list[Map]
 
 
@@ -66,7 +66,7 @@ def written(pairs: Iterable[Pair]) -> str:
 
 
 class Rotor(Dialect[State]):
-    """One rotor. night_us: the shortest night. carriers_from_s: the shortest dwell (s) at which hosts' ports lose carrier."""
+    """One rotor. dark_window_us: the shortest night. carriers_from_s: the shortest dwell (s) at which hosts' ports lose carrier."""
 
     writes = re.compile(r"^\s*(#\d+\s+)?(SET|CLEAR|GOTO|STEP|START|STOP|LOAD\s+END)\b", re.IGNORECASE)
 
@@ -77,7 +77,7 @@ class Rotor(Dialect[State]):
         model: str = "rotor",
         serial: str = "R0001",
         firmware: str = "1.0",
-        night_us: int = 20,
+        dark_window_us: int = 20,
         carriers_from_s: float = 0.1,
         seed: int = 0,
         idle_s: float | None = None,
@@ -86,16 +86,16 @@ class Rotor(Dialect[State]):
         super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
         self.plant: RotorPlant = plant
         plant.carriers_from_s = carriers_from_s
-        self.model, self.serial, self.firmware, self.night_us = model, serial, firmware, night_us
+        self.model, self.serial, self.firmware, self.dark_window_us = model, serial, firmware, dark_window_us
         self.program: Program | None = None
         self.slot: int | None = None  # that it rests in, or is on its way to; None: the map was made by hand
         self._phase = (0.0, 0.0)  # when the order came that it rests by, and when its light did (s)
         self._ahead_s = self._random.uniform(10.0, 1000.0)  # of its clock before the server's
         self._drafts: dict[int, Draft] = {}
         self._verbs: dict[str, Callable[[Session, list[str], float], list[str]]] = {
-            "ID?": lambda session, words, now: [f"ID assumed,{self.model},{self.serial},{self.firmware}"],
-            "PORTS?": lambda session, words, now: [f"PORTS {len(self.plant.ingress)} {len(self.plant.egress)}"],
-            "LIMITS?": lambda session, words, now: [self._limits()],
+            "ID?": lambda session, tokens, now: [f"ID assumed,{self.model},{self.serial},{self.firmware}"],
+            "PORTS?": lambda session, tokens, now: [f"PORTS {len(self.plant.ingress)} {len(self.plant.egress)}"],
+            "LIMITS?": lambda session, tokens, now: [self._limits()],
             "MAP?": self._map,
             "SET": self._set,
             "CLEAR": self._clear,
@@ -106,7 +106,7 @@ class Rotor(Dialect[State]):
             "START": self._start,
             "STOP": self._stop,
             "POS?": self._position,
-            "CLOCK?": lambda session, words, now: [f"CLOCK {self._clock(now)}"],
+            "CLOCK?": lambda session, tokens, now: [f"CLOCK {self._clock(now)}"],
             "STATS?": self._statistics,
             "POWER?": self._power,
         }
@@ -124,27 +124,27 @@ class Rotor(Dialect[State]):
         return [text for line in lines if (text := line.decode("latin-1").strip())]
 
     def execute(self, session: Session, command: str, now: float) -> bytes:
-        tag, words = _tagged(command)
+        tag, tokens = _tagged(command)
         try:
-            handler = self._verbs.get(words[0].upper()) if words else None
+            handler = self._verbs.get(tokens[0].upper()) if tokens else None
             if handler is None:
-                raise RotorError(UNKNOWN, "unknown command " + " ".join(words)[:40])
-            lines = handler(session, words[1:], now)
+                raise RotorError(UNKNOWN, "unknown command " + " ".join(tokens)[:40])
+            lines = handler(session, tokens[1:], now)
             if not lines or not lines[-1].startswith("ERR "):
                 lines.append("OK")
         except RotorError as error:
             lines = [f"ERR {error.code} {error.why}"]
-        return self._said(tag, lines)
+        return self._reported(tag, lines)
 
     def refuse(self, session: Session, command: str, now: float) -> bytes:
-        return self._said(_tagged(command)[0], [f"ERR {REFUSED} refused"])
+        return self._reported(_tagged(command)[0], [f"ERR {REFUSED} refused"])
 
     def unsolicited(self, now: float) -> bytes:
         return b"! door opened\n"
 
     def snapshot(self, now: float) -> State:
-        glass = self.plant.glass(now)
-        return tuple(glass), tuple(pair for pair in self.plant.pairs() if pair not in glass)
+        light = self.plant.light(now)
+        return tuple(light), tuple(pair for pair in self.plant.pairs() if pair not in light)
 
     def close(self, session: Session) -> None:
         super().close(session)
@@ -166,29 +166,29 @@ class Rotor(Dialect[State]):
                 self.send(session, now, f"! {pair[0]}>{pair[1]} not made: {why}\n".encode())
         self.plant.missing.clear()
 
-    def _said(self, tag: str, lines: Iterable[str]) -> bytes:
+    def _reported(self, tag: str, lines: Iterable[str]) -> bytes:
         return "".join(f"{tag}{''.join(c if ' ' <= c <= '~' else '?' for c in line)}\n" for line in lines).encode()
 
     # ---- circuits by hand
 
-    def _map(self, session: Session, words: list[str], now: float) -> list[str]:
+    def _map(self, session: Session, tokens: list[str], now: float) -> list[str]:
         settled, moving = self.view(now)
         return [f"MAP {written(settled)}", f"MOVING {written(moving)}"]
 
-    def _set(self, session: Session, words: list[str], now: float) -> list[str]:
-        pairs = self.some(self._pairs(words))
+    def _set(self, session: Session, tokens: list[str], now: float) -> list[str]:
+        pairs = self.some(self._pairs(tokens))
         self._at_rest()
         sides: set[Side] = {side for i, e in pairs for side in (("in", i), ("out", e))}
         for side in sorted(sides):
-            there = self.plant.circuit(side)
-            if there is not None and there.pair not in pairs:
+            existing = self.plant.circuit(side)
+            if existing is not None and existing.pair not in pairs:
                 self.plant.connect([pair for pair in pairs if side in (("in", pair[0]), ("out", pair[1]))][:1], now)  # a violation
-                raise RotorError(IN_USE, f"port {side[1]} in use by {there.ingress}>{there.egress}")
+                raise RotorError(IN_USE, f"port {side[1]} in use by {existing.ingress}>{existing.egress}")
         self._unlocked(pair for pair in pairs if self.plant.since(pair) is None)
         return self._by_hand(self.plant.connect, pairs, now)
 
-    def _clear(self, session: Session, words: list[str], now: float) -> list[str]:
-        pairs = list(self.plant.pairs()) if words == ["*"] else self._pairs(words)
+    def _clear(self, session: Session, tokens: list[str], now: float) -> list[str]:
+        pairs = list(self.plant.pairs()) if tokens == ["*"] else self._pairs(tokens)
         self._at_rest()
         self._unlocked(pair for pair in pairs if self.plant.since(pair) is not None)
         return self._by_hand(self.plant.disconnect, self.some(pairs), now)
@@ -207,19 +207,19 @@ class Rotor(Dialect[State]):
                 raise RotorError(LOCKED, why)
 
     def _at_rest(self) -> None:
-        if self.plant.turning is not None:
-            raise RotorError(TURNING, "turning: STOP first")
+        if self.plant.schedule is not None:
+            raise RotorError(ROTATING, "turning: STOP first")
 
     # ---- the program
 
     def _limits(self) -> str:
         settle_us = round(self.plant.settle_s * US)
-        dwell, night = f"{LEAST_DWELL_US}-{MOST_US}", f"{self.night_us}-{MOST_US}"
-        return f"LIMITS slots={MOST_SLOTS} dwell_us={dwell} night_us={night} settle_us={settle_us}"
+        dwell, dark_window = f"{LEAST_DWELL_US}-{MOST_US}", f"{self.dark_window_us}-{MOST_US}"
+        return f"LIMITS slots={MOST_SLOTS} dwell_us={dwell} dark_window_us={dark_window} settle_us={settle_us}"
 
-    def _load(self, session: Session, words: list[str], now: float) -> list[str]:
+    def _load(self, session: Session, tokens: list[str], now: float) -> list[str]:
         draft = self._drafts.get(session.number)
-        verb = words[0].upper() if words else ""
+        verb = tokens[0].upper() if tokens else ""
         if verb not in ("BEGIN", "SLOT", "END", "ABORT"):
             raise RotorError(ARGUMENTS, "wanted LOAD BEGIN, SLOT, END or ABORT")
         if verb == "ABORT":
@@ -227,67 +227,67 @@ class Rotor(Dialect[State]):
             return []
         if verb == "BEGIN":
             self._at_rest()
-            slots, dwell_us, night_us = (_number(word) for word in _exactly(3, words[1:]))
+            slots, dwell_us, dark_window_us = (_number(word) for word in _exactly(3, tokens[1:]))
             _within("slots", slots, 1, MOST_SLOTS)
             _within("dwell_us", dwell_us, LEAST_DWELL_US, MOST_US)
-            _within("night_us", night_us, self.night_us, MOST_US)
-            self._drafts[session.number] = Draft(dwell_us, night_us, [frozenset()] * slots)
+            _within("dark_window_us", dark_window_us, self.dark_window_us, MOST_US)
+            self._drafts[session.number] = Draft(dwell_us, dark_window_us, [frozenset()] * slots)
             return []
         if draft is None:
             raise RotorError(NOT_BEGUN, "no LOAD BEGIN on this connection")
         if verb == "SLOT":
-            number = _number(words[1] if len(words) > 1 else "")
+            number = _number(tokens[1] if len(tokens) > 1 else "")
             if number >= len(draft.slots):
                 raise RotorError(NO_SLOT, f"no slot {number}: there are {len(draft.slots)}, from 0")
-            draft.slots[number] = frozenset(self._pairs(words[2:]))
+            draft.slots[number] = frozenset(self._pairs(tokens[2:]))
             return []
         self._at_rest()
         self.wrote(now)
-        program = Program(draft.dwell_us, draft.night_us, tuple(draft.slots))
+        program = Program(draft.dwell_us, draft.dark_window_us, tuple(draft.slots))
         del self._drafts[session.number]
         if not self.silent:
             self.program, self.slot, self._phase = program, None, (now, now)
         return [f"LOADED {program.crc}"]
 
-    def _program(self, session: Session, words: list[str], now: float) -> list[str]:
+    def _program(self, session: Session, tokens: list[str], now: float) -> list[str]:
         stored = self.program
         if stored is None:
             return ["PROGRAM -"]
-        first = f"PROGRAM {len(stored.slots)} {stored.dwell_us} {stored.night_us} {stored.crc}"
+        first = f"PROGRAM {len(stored.slots)} {stored.dwell_us} {stored.dark_window_us} {stored.crc}"
         return [first, *(f"SLOT {number} {written(slot)}" for number, slot in enumerate(stored.slots))]
 
     # ---- turning
 
-    def _goto(self, session: Session, words: list[str], now: float) -> list[str]:
-        (word,) = _exactly(1, words)
-        return self._turn_to(_number(word), now)
+    def _goto(self, session: Session, tokens: list[str], now: float) -> list[str]:
+        (word,) = _exactly(1, tokens)
+        return self._rotate_to(_number(word), now)
 
-    def _step(self, session: Session, words: list[str], now: float) -> list[str]:
-        _exactly(0, words)
+    def _step(self, session: Session, tokens: list[str], now: float) -> list[str]:
+        _exactly(0, tokens)
         stored = self._stored()
-        return self._turn_to(0 if self.slot is None else (self.slot + 1) % len(stored.slots), now)
+        return self._rotate_to(0 if self.slot is None else (self.slot + 1) % len(stored.slots), now)
 
-    def _turn_to(self, slot: int, now: float) -> list[str]:
+    def _rotate_to(self, slot: int, now: float) -> list[str]:
         stored = self._stored(slot)
         self._at_rest()
         self.wrote(now)
-        at_us = self._clock(now) + stored.night_us
+        at_us = self._clock(now) + stored.dark_window_us
         if not self.silent:
-            self.plant.turn_to(stored.slots[slot], now, self._s(at_us))
+            self.plant.rotate_to(stored.slots[slot], now, self._s(at_us))
             self.slot, self._phase = slot, (now, self._s(at_us))
         return [f"AT {at_us}"]
 
-    def _start(self, session: Session, words: list[str], now: float) -> list[str]:
-        numbers, at = list(words), None
-        if len(words) >= 2 and words[-2].upper() == "AT":
-            numbers, at = words[:-2], _number(words[-1])
+    def _start(self, session: Session, tokens: list[str], now: float) -> list[str]:
+        numbers, at = list(tokens), None
+        if len(tokens) >= 2 and tokens[-2].upper() == "AT":
+            numbers, at = tokens[:-2], _number(tokens[-1])
         if len(numbers) > 1:
             raise RotorError(ARGUMENTS, "wanted START [slot] [AT clock_us]")
         first = _number(numbers[0]) if numbers else self.slot or 0
         stored = self._stored(first)
         self._at_rest()
-        there = self.slot == first and self._phase[1] <= now and set(self.plant.pairs()) == stored.slots[first]
-        soonest = self._clock(now) + (0 if there and at is None else stored.night_us)
+        present = self.slot == first and self._phase[1] <= now and set(self.plant.pairs()) == stored.slots[first]
+        soonest = self._clock(now) + (0 if present and at is None else stored.dark_window_us)
         if at is not None and at < soonest:
             raise RotorError(TOO_SOON, f"AT {at} is too soon: {soonest} or later")
         if at is not None:
@@ -298,50 +298,52 @@ class Rotor(Dialect[State]):
         start_us = soonest if at is None else at
         if not self.silent:
             start_ns = round(self._s(start_us) * NS)
-            self.plant.start(Turning(start_ns, stored.dwell_us * 1000, stored.night_us * 1000, stored.slots, first), now)
+            self.plant.start(
+                RotorSchedule(start_ns, stored.dwell_us * 1000, stored.dark_window_us * 1000, stored.slots, first), now
+            )
             self._phase = (now, now)
         return [f"STARTED {start_us}"]
 
-    def _stop(self, session: Session, words: list[str], now: float) -> list[str]:
-        _exactly(0, words)
-        turning = self.plant.turning
-        if turning is None:
-            raise RotorError(NOT_TURNING, "not turning")
+    def _stop(self, session: Session, tokens: list[str], now: float) -> list[str]:
+        _exactly(0, tokens)
+        schedule = self.plant.schedule
+        if schedule is None:
+            raise RotorError(NOT_ROTATING, "not turning")
         self.wrote(now)
-        moment = turning.moment(round(now * NS))
+        moment = schedule.moment(round(now * NS))
         lit_s = now if moment.day else moment.until_ns / NS
         if not self.silent:
             self.plant.stop(now)
-            if moment.turn >= 0:
-                self.slot = turning.slot(moment.turn)
+            if moment.step >= 0:
+                self.slot = schedule.slot(moment.step)
             self._phase = (now, lit_s)
         return [f"AT {self._us(lit_s)}"]
 
-    def _position(self, session: Session, words: list[str], now: float) -> list[str]:
-        turning = self.plant.turning
+    def _position(self, session: Session, tokens: list[str], now: float) -> list[str]:
+        schedule = self.plant.schedule
         since_s, lit_s = self._phase
-        if turning is None:
+        if schedule is None:
             state = ("MANUAL", "-") if self.slot is None else ("STOPPED", str(self.slot))
             if now < lit_s:
                 return [f"POS {state[0]} {state[1]} NIGHT 0 {self._us(since_s)} {self._us(lit_s)}"]
             return [f"POS {state[0]} {state[1]} DAY 0 {self._us(lit_s)} -"]
-        moment = turning.moment(round(now * NS))
+        moment = schedule.moment(round(now * NS))
         until_us = self._us(moment.until_ns / NS)
-        if moment.turn < 0:
-            return [f"POS WAITING {turning.first} DAY 0 {self._us(since_s)} {until_us}"]
-        phase, cycle = "DAY" if moment.day else "NIGHT", moment.turn // len(turning.slots)
-        return [f"POS TURNING {turning.slot(moment.turn)} {phase} {cycle} {self._us(moment.since_ns / NS)} {until_us}"]
+        if moment.step < 0:
+            return [f"POS WAITING {schedule.first} DAY 0 {self._us(since_s)} {until_us}"]
+        phase, cycle = "DAY" if moment.day else "NIGHT", moment.step // len(schedule.slots)
+        return [f"POS TURNING {schedule.slot(moment.step)} {phase} {cycle} {self._us(moment.since_ns / NS)} {until_us}"]
 
-    def _statistics(self, session: Session, words: list[str], now: float) -> list[str]:
+    def _statistics(self, session: Session, tokens: list[str], now: float) -> list[str]:
         self.plant.advance(now)
-        return [f"STATS turns={self.plant.turns} late={self.plant.late} worst_us={round(self.plant.worst_s * US)}"]
+        return [f"STATS turns={self.plant.steps} late={self.plant.late} worst_us={round(self.plant.worst_s * US)}"]
 
-    def _power(self, session: Session, words: list[str], now: float) -> list[str]:
+    def _power(self, session: Session, tokens: list[str], now: float) -> list[str]:
         ports = [*self.plant.ingress, *self.plant.egress]
-        if unknown := [word for word in words if word not in ports]:
+        if unknown := [word for word in tokens if word not in ports]:
             raise RotorError(NO_PORT, f"no port {unknown[0][:20]}")
         shown = []
-        for port in words or ports:
+        for port in tokens or ports:
             which = "in" if port in self.plant.ingress else "out"
             shown.append(f"POWER {port} {self.plant.power_dbm((which, port), now):.2f}")
         return shown
@@ -355,12 +357,12 @@ class Rotor(Dialect[State]):
             raise RotorError(NO_SLOT, f"no slot {slot}: there are {len(self.program.slots)}, from 0")
         return self.program
 
-    def _pairs(self, words: list[str]) -> list[Pair]:
-        if not words:
+    def _pairs(self, tokens: list[str]) -> list[Pair]:
+        if not tokens:
             raise RotorError(ARGUMENTS, "wanted pairs, or - for none")
-        if words == ["-"]:
+        if tokens == ["-"]:
             return []
-        pairs = list(dict.fromkeys(_pair(word) for word in words))
+        pairs = list(dict.fromkeys(_pair(word) for word in tokens))
         for ingress, egress in pairs:
             if ingress not in self.plant.ingress or egress not in self.plant.egress:
                 raise RotorError(NO_PORT, f"no ingress {ingress} or no egress {egress}")
@@ -382,10 +384,10 @@ class Rotor(Dialect[State]):
 
 
 def _tagged(command: str) -> tuple[str, list[str]]:
-    words = command.split()
-    if words and re.fullmatch(r"#[0-9]{1,9}", words[0]):
-        return f"{words[0]} ", words[1:]
-    return "", words
+    tokens = command.split()
+    if tokens and re.fullmatch(r"#[0-9]{1,9}", tokens[0]):
+        return f"{tokens[0]} ", tokens[1:]
+    return "", tokens
 
 
 def _pair(word: str) -> Pair:
@@ -401,10 +403,10 @@ def _number(word: str) -> int:
     return int(word)
 
 
-def _exactly(count: int, words: list[str]) -> list[str]:
-    if len(words) != count:
-        raise RotorError(ARGUMENTS, f"wanted {count} arguments, seen {len(words)}")
-    return words
+def _exactly(count: int, tokens: list[str]) -> list[str]:
+    if len(tokens) != count:
+        raise RotorError(ARGUMENTS, f"wanted {count} arguments, seen {len(tokens)}")
+    return tokens
 
 
 def _within(what: str, number: int, least: int, most: int) -> None:
@@ -412,4 +414,4 @@ def _within(what: str, number: int, least: int, most: int) -> None:
         raise RotorError(RANGE, f"{what} {number}: {least} to {most}")
 
 
-FAMILY = Family("rotor", ("tcp",), Rotor, numbered, settle_s=0.01, plant=RotorPlant, turns=True)
+FAMILY = Family("rotor", ("tcp",), Rotor, numbered, settle_s=0.01, plant=RotorPlant, rotates=True)

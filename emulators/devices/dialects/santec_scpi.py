@@ -116,26 +116,26 @@ class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
         raise ValueError(f"{self.plant.name}: preset {ingress}->{egress}: no module has that")
 
     def handlers(self) -> Mapping[str, Handler]:
-        def says(text: Callable[[], object]) -> Handler:
+        def reported(text: Callable[[], object]) -> Handler:
             return lambda session, numbers, rest, now: str(text())
 
         return {
-            "*IDN?": says(lambda: self.identity),
+            "*IDN?": reported(lambda: self.identity),
             "*CLS": lambda *_: self.errors.clear(),
             "*RST": self._reset,
-            "*OPC?": says(lambda: 1),
-            "*TST?": says(lambda: 0),
-            "SYSTem:ERRor?": says(self.errors.next),
-            "SYSTem:ERRor:NEXT?": says(self.errors.next),
-            "SYSTem:VERSion?": says(lambda: "1999.0"),
+            "*OPC?": reported(lambda: 1),
+            "*TST?": reported(lambda: 0),
+            "SYSTem:ERRor?": reported(self.errors.next),
+            "SYSTem:ERRor:NEXT?": reported(self.errors.next),
+            "SYSTem:VERSion?": reported(lambda: "1999.0"),
             "STATus:OPERation:CONDition?": lambda session, numbers, rest, now: str(int(self.moving(now) > 0)),
             "CLOSe": self._close,
             "CLOSe?": lambda session, numbers, rest, now: self._channel(self.selected, now),
-            "CFG:SWT:END?": says(lambda: self.modules[self.selected].channels),
-            "MODule:CATalog?": says(lambda: ",".join(f'"SX {module.kind}"' for module in self.modules)),
-            "MODule:NUMber?": says(lambda: len(self.modules)),
+            "CFG:SWT:END?": reported(lambda: self.modules[self.selected].channels),
+            "MODule:CATalog?": reported(lambda: ",".join(f'"SX {module.kind}"' for module in self.modules)),
+            "MODule:NUMber?": reported(lambda: len(self.modules)),
             "MODule:SELect": self._select,
-            "MODule:SELect?": says(lambda: self.selected),
+            "MODule:SELect?": reported(lambda: self.selected),
             "MODule#:INFO?": self._info,
             "ROUTe:CHANnel:ALL": self._all,
             "ROUTe#:CHANnel": self._route,
@@ -146,7 +146,7 @@ class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
             "ROUTe#:COMMon?": lambda session, numbers, rest, now: str(self.view(now)[self._number(numbers)][1]),
             "ROUTe#:HOMe": lambda session, numbers, rest, now: self._move([self._number(numbers)], now, 1),
             "LCL": self._set_local,
-            "LCL?": says(lambda: int(self.local)),
+            "LCL?": reported(lambda: int(self.local)),
         }
 
     # ---- the manner
@@ -179,12 +179,12 @@ class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
         self.wrote(now)
         for number in self.some(numbers):
             module = self.modules[number]
-            there = channel, common or module.common
-            if there == (module.channel, module.common):
+            existing = channel, common or module.common
+            if existing == (module.channel, module.common):
                 continue
-            self.turn(module.pairs(module.channel, module.common), module.pairs(*there), now)
+            self.advance(module.pairs(module.channel, module.common), module.pairs(*existing), now)
             if not self.silent:
-                module.channel, module.common = there
+                module.channel, module.common = existing
 
     def _close(self, session: Session, numbers: tuple[int, ...], rest: str, now: float) -> None:
         """`CLOSe 3`, or `CLOSe` alone: the next channel, after the last the first."""

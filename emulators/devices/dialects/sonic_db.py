@@ -55,9 +55,9 @@ class Databases:
         return {"loss_dB": f"{factory_loss_db(self.plant, ingress, egress):.2f}", "accuracy_dB": "0.10"}
 
 
-def database_command(databases: Databases, words: Sequence[str], write: Callable[[str, Row | None], bool]) -> str:
+def database_command(databases: Databases, tokens: Sequence[str], write: Callable[[str, Row | None], bool]) -> str:
     """Return what `sonic-db-cli DATABASE COMMAND ...` prints; `write` takes a key and its new fields, None to delete it."""
-    match words:
+    match tokens:
         case [("CONFIG_DB" | "STATE_DB") as name, verb, *rest]:
             match verb.lower(), rest:
                 case "ping", []:
@@ -75,9 +75,9 @@ def database_command(databases: Databases, words: Sequence[str], write: Callable
                     added = len(set(new) - set(databases.row(name, key)))
                     return f"{added}\n" if write(key, new) else "0\n"
                 case "del", [key] if name == "CONFIG_DB":
-                    there = bool(databases.row(name, key))
-                    return f"{int(there and write(key, None))}\n"
-            return f"ERR unknown command or wrong number of arguments: {' '.join(words[1:])[:60]}\n"
+                    existing = bool(databases.row(name, key))
+                    return f"{int(existing and write(key, None))}\n"
+            return f"ERR unknown command or wrong number of arguments: {' '.join(tokens[1:])[:60]}\n"
         case [name, *_]:
             return f"Invalid database name input: '{name[:40]}'\n"
     return "usage: sonic-db-cli [-h] [-s] [-n NAMESPACE] db_or_op [cmd [cmd ...]]\n"

@@ -92,14 +92,14 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
     def answer(self, session: Session, command: str, now: float) -> str:
         session.exit_status = 0
         try:
-            words = shlex.split(command)
+            tokens = shlex.split(command)
         except ValueError as error:
             session.exit_status = 2
             return f"-bash: {error}\n"
-        while words and words[0] == "sudo":
-            words = words[1:]
+        while tokens and tokens[0] == "sudo":
+            tokens = tokens[1:]
         try:
-            return self._do(words, now)
+            return self._do(tokens, now)
         except Bad as bad:
             session.exit_status = 2
             return f"{bad}\n"
@@ -141,8 +141,8 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
 
     # ---- the words
 
-    def _do(self, words: list[str], now: float) -> str:
-        match words:
+    def _do(self, tokens: list[str], now: float) -> str:
+        match tokens:
             case []:
                 return ""
             case ["show", "version"]:
@@ -156,7 +156,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 ("ocs" | "ocs-port" | "ocs-port-table" | "ocs-cross-connect" | "ocs-cross-connect-table"),
                 *_,
             ]:
-                return self._switching(words, now)
+                return self._switching(tokens, now)
             case ["config", "apply-patch", file]:
                 return self._patch(file, now)
             case ["sonic-db-cli", *rest]:
@@ -170,12 +170,12 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 del self.files[file]
                 return ""
             case [("show" | "config"), *_]:
-                raise Bad(_no_such(words))
-        raise Bad(f"-bash: {words[0][:60]}: command not found")
+                raise Bad(_no_such(tokens))
+        raise Bad(f"-bash: {tokens[0][:60]}: command not found")
 
-    def _switching(self, words: list[str], now: float) -> str:
+    def _switching(self, tokens: list[str], now: float) -> str:
         """The words about ports and cross-connects, of either family; a version knows one."""
-        match words if self.verbs == "ocs" else _known(words):
+        match tokens if self.verbs == "ocs" else _known(tokens):
             case ["show", "ocs", "cross-connect", "config"]:
                 return table(("id", "a_side", "b_side"), [(name, *self.config[name]) for name in sorted(self.config, key=_order)])
             case ["show", "ocs", "cross-connect", "status"]:
@@ -194,7 +194,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             case ["config", "ocs-port", port, "--config-status", state]:  # DOC, in both
                 self._set_port(port.upper(), {"config_status": state}, now)
                 return ""
-        raise Bad(_no_such(words))
+        raise Bad(_no_such(tokens))
 
     def _add(self, names: list[str], safe: bool, now: float) -> str:
         if safe:
@@ -250,14 +250,14 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             raise Bad(f"Error: Could not open file '{file[:60]}': No such file or directory")
         try:
             add, remove = json_patch(self.files[file])
-            made, gone = [self._ids(name)[0] for name in add], [self._ids(name)[0] for name in remove]
+            made, ended = [self._ids(name)[0] for name in add], [self._ids(name)[0] for name in remove]
         except (ValueError, Bad) as error:
             raise Bad(f"Failed to apply patch due to: {error}") from None
-        for name in gone:
+        for name in ended:
             if name not in self.config:
                 raise Bad(f"Failed to apply patch due to: /OCS_CROSS_CONNECT/{name}: no such key")
         self.wrote(now)
-        for name in gone:
+        for name in ended:
             del self.config[name]
             self._follow("break", name, now)
         for name in made:
@@ -385,15 +385,15 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         return a, b
 
 
-def _known(words: list[str]) -> list[str]:
+def _known(tokens: list[str]) -> list[str]:
     """Return what words of the generated family mean in the other, nothing if they are none (DOC: the six forms)."""
-    match words:
+    match tokens:
         case ["show", ("ocs-port" | "ocs-cross-connect") as what]:
             return ["show", "ocs", what[4:], "config"]
         case ["show", ("ocs-port-table" | "ocs-cross-connect-table") as what]:
             return ["show", "ocs", what[4:-6], "status"]
         case ["config", "ocs-port", *_]:
-            return words
+            return tokens
         case ["config", "ocs-cross-connect", ("add" | "update"), name, a, b] if name.upper() == f"{a}-{b}".upper():
             return ["config", "ocs", "cross-connect", "add", name]
         case ["config", "ocs-cross-connect", "delete", name]:
@@ -401,8 +401,8 @@ def _known(words: list[str]) -> list[str]:
     return []
 
 
-def _no_such(words: list[str]) -> str:
-    return f'Usage: {words[0]} [OPTIONS] COMMAND [ARGS]...\n\nError: No such command "{" ".join(words[1:])[:60]}".'
+def _no_such(tokens: list[str]) -> str:
+    return f'Usage: {tokens[0]} [OPTIONS] COMMAND [ARGS]...\n\nError: No such command "{" ".join(tokens[1:])[:60]}".'
 
 
 def _order(name: str) -> tuple[int, int]:

@@ -56,7 +56,7 @@ class TelescentCli(CliDialect[State]):
             plant.settle_s = move_s / time_scale
         self.waits, self.unlock_quirk = waits, unlock_quirk
         self.locked: set[Side] = set()
-        self.gripper = Robot(plant, self.faults, self._says, lambda job: None)
+        self.gripper = Robot(plant, self.faults, self._reports, lambda job: None)
         self._waiting: dict[int, Session] = {}
         self._jobs = 0
 
@@ -71,10 +71,10 @@ class TelescentCli(CliDialect[State]):
         return "telescent> "
 
     def answer(self, session: Session, command: str, now: float) -> str:
-        words = command.split()
-        flags = {word.lower() for word in words if word.startswith("--")}
-        rest = [word for word in words[1:] if not word.startswith("--")]
-        match words[0].lower(), rest:
+        tokens = command.split()
+        flags = {word.lower() for word in tokens if word.startswith("--")}
+        rest = [word for word in tokens[1:] if not word.startswith("--")]
+        match tokens[0].lower(), rest:
             case "switchstate", []:
                 return self._switchstate(now)
             case "connect", ["-in", one, "-out", two]:
@@ -104,7 +104,7 @@ class TelescentCli(CliDialect[State]):
         return b"NOTICE: door closed\r\n"  # whether it sends unsolicited messages is not public
 
     def snapshot(self, now: float) -> State:
-        return self.plant.glass(now), frozenset(self.locked)
+        return self.plant.light(now), frozenset(self.locked)
 
     def receive(self, session: Session, data: bytes, now: float) -> None:
         super().receive(session, data, now)
@@ -137,8 +137,8 @@ class TelescentCli(CliDialect[State]):
     # ---- the words
 
     def _switchstate(self, now: float) -> str:
-        glass, locked = self.view(now)
-        sources = {egress: ingress for ingress, egress in glass}
+        light, locked = self.view(now)
+        sources = {egress: ingress for ingress, egress in light}
         coming = {circuit.egress: circuit.ingress for p in self.plant.egress if (circuit := self.plant.circuit(("out", p)))}
         last = max(int(port) for port in self.plant.egress)
         rows = -(-(last + 1) // COLUMNS)
@@ -227,7 +227,7 @@ class TelescentCli(CliDialect[State]):
         sides = [(which, port) for port in pair for which in ("in", "out")] if self.unlock_quirk else []
         self.locked.update([("in", pair[0]), ("out", pair[1]), *sides])
 
-    def _says(self, what: str, job: Job | None, pair: Pair | None, at: float) -> None:
+    def _reports(self, what: str, job: Job | None, pair: Pair | None, at: float) -> None:
         if job is None:
             return
         if what == "failed" and job.connects and pair is not None:

@@ -69,10 +69,10 @@ class ThorlabsOsw(Dialect[int]):
         word, _, rest = command.upper().partition(" ")
         match word, rest.strip():
             case "S?", "":
-                said, self._shown = self._shown, self.state
-                return self._line(said if said != self.state else self.view(now))
+                reported, self._shown = self._shown, self.state
+                return self._line(reported if reported != self.state else self.view(now))
             case "S", ("1" | "2") as state:
-                self._turn(int(state), now)
+                self._advance(int(state), now)
             case "I?", "":
                 return self._line(self.name)
             case "T?", "":
@@ -96,7 +96,7 @@ class ThorlabsOsw(Dialect[int]):
 
     # ---- the words
 
-    def _turn(self, state: int, now: float) -> None:
+    def _advance(self, state: int, now: float) -> None:
         self.wrote(now)
         fixed = self.plant.wrong.fixed((*self.pairs(self.state), *self.pairs(state)))
         if state == self.state or fixed or self.silent:  # it has no way to say why

@@ -292,7 +292,7 @@ class Tl1Dialect(Dialect[State]):
         user, password = asked.aid.strip('"'), asked.payload[0].strip('"')
         if self.account and (user, password) != self.account:
             raise Denied("IDNV", "Login Failed - Invalid user or password")
-        limit = self.faults.standing("login-limit")
+        limit = self.faults.persistent("login-limit")
         if limit and sum(s.user is not None for s in self.sessions if s is not session) >= limit.limit:
             raise Denied("SARB", "Login Failed - all sessions busy")
         self.enter(session, user, now)

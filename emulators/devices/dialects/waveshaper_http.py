@@ -178,10 +178,10 @@ class WaveshaperHttp(HttpDialect[tuple[tuple[int, wsp.Row], ...]]):
         common = self.plant.ingress[0]
         return {(common, str(port), low, high): attenuation_db for low, high, port, attenuation_db in wsp.runs(profile)}
 
-    def _result(self, rc: int, words: str) -> Response:
+    def _result(self, rc: int, text: str) -> Response:
         if self.result == "msg":
-            return Response.of_json({"msg": "OK" if rc == FINE else words})
-        return Response.of_json({"rc": rc, "rctext": words, "sno": self.serial})
+            return Response.of_json({"msg": "OK" if rc == FINE else text})
+        return Response.of_json({"rc": rc, "rctext": text, "sno": self.serial})
 
 
 def _number(asked: Mapping[str, object], name: str) -> float | None:

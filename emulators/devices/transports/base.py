@@ -75,7 +75,7 @@ class Device(Protocol):
         """Note that the client is gone."""
 
 
-class Door(Protocol):
+class Listener(Protocol):
     """The listener for clients of one scheme. `address` is the one that clients use; port 0: it has none."""
 
     @property
@@ -96,7 +96,7 @@ class Conversation:
 
     def __init__(self, device: Device, wire: Wire, session: Session, pieces: random.Random) -> None:
         self.device, self.wire, self.session = device, wire, session
-        self.gone = False
+        self.ended = False
         self.ending = False  # the client has closed its sending side
         self._random = pieces
         self._later: list[tuple[float, int, bytes | None]] = []
@@ -108,7 +108,7 @@ class Conversation:
     # ---- for the transport
 
     def receive(self, data: bytes) -> None:
-        if not self.gone:
+        if not self.ended:
             self.device.received(self, data)
 
     def finish(self) -> None:
@@ -124,9 +124,9 @@ class Conversation:
 
     def lost(self) -> None:
         """Forget everything: there is no client any more."""
-        if self.gone:
+        if self.ended:
             return
-        self.gone = True
+        self.ended = True
         for handle in (self._timer, self._pumping):
             if handle is not None:
                 handle.cancel()
@@ -165,7 +165,7 @@ class Conversation:
             self._write(None)
 
     def _write(self, data: bytes | None) -> None:
-        if self.gone:
+        if self.ended:
             return
         encoded = None if data is None else self.wire.encode(data)
         if self.device.chunking == "whole" and not self._pieces:
@@ -178,7 +178,7 @@ class Conversation:
     def _pump(self) -> None:
         """Send one piece per turn of the loop, so that a client in the same loop sees each alone."""
         self._pumping = None
-        if self.gone or not self._pieces:
+        if self.ended or not self._pieces:
             return
         piece = self._pieces.popleft()
         if piece is None:

@@ -83,7 +83,7 @@ class Line:
         self.master = self._client_end = -1
 
 
-class SerialDoor:
+class SerialListener:
     """One line, one client.
 
     A conversation begins with the first byte and outlasts a closing of the line, which RS-232 does not signal. When the device

@@ -34,18 +34,18 @@ class Channel(asyncssh.SSHServerSession[bytes]):
         self.login.rest(False)
 
     def pty_requested(self, term_type: str, term_size: object, term_modes: object) -> bool:
-        return self.login.door.scheme == "ssh"
+        return self.login.listener.scheme == "ssh"
 
     def shell_requested(self) -> bool:
-        return self.login.door.scheme == "ssh" and "shell" in self.device.dialect.channels
+        return self.login.listener.scheme == "ssh" and "shell" in self.device.dialect.channels
 
     def exec_requested(self, command: str) -> bool:
         self._command = command
         dialect = self.device.dialect
-        return self.login.door.scheme == "ssh" and "exec" in dialect.channels and isinstance(dialect, RunsOnce)
+        return self.login.listener.scheme == "ssh" and "exec" in dialect.channels and isinstance(dialect, RunsOnce)
 
     def subsystem_requested(self, subsystem: str) -> bool:
-        return self.login.door.scheme == subsystem == "netconf"
+        return self.login.listener.scheme == subsystem == "netconf"
 
     def session_started(self) -> None:
         self.conversation = self.device.open(self, self._command)
@@ -95,54 +95,54 @@ class Login(asyncssh.SSHServer):
 
     connection: asyncssh.SSHServerConnection
 
-    def __init__(self, door: SshDoor, device: Device) -> None:
-        self.door, self.device = door, device
+    def __init__(self, listener: SshListener, device: Device) -> None:
+        self.listener, self.device = listener, device
         self.channels: set[Channel] = set()
         self.counted = False
         self._idle: asyncio.TimerHandle | None = None
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self.connection = conn
-        self.door.connections.add(conn)
+        self.listener.connections.add(conn)
         if self.device.dialect.down(self.device.loop.time()):
             conn.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.rest(False)
-        self.door.connections.discard(self.connection)
-        self.door.logins.discard(self)
+        self.listener.connections.discard(self.connection)
+        self.listener.logins.discard(self)
 
     def begin_auth(self, username: str) -> bool:
         return True
 
     def password_auth_supported(self) -> bool:
-        return self.door.access.password is not None
+        return self.listener.access.password is not None
 
     def validate_password(self, username: str, password: str) -> bool:
-        wanted = self.door.access.password or ""
+        wanted = self.listener.access.password or ""
         return self._named(username) and hmac.compare_digest(password.encode(), wanted.encode())
 
     def public_key_auth_supported(self) -> bool:
-        return bool(self.door.keys)
+        return bool(self.listener.keys)
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        return self._named(username) and key.public_data in self.door.keys
+        return self._named(username) and key.public_data in self.listener.keys
 
     def auth_completed(self) -> None:
         """Count the login; end another of the same device where sessions are stolen."""
         faults = self.device.dialect.faults
-        limit = faults.standing("login-limit")
-        if limit is not None and len(self.door.logins) >= limit.limit:
+        limit = faults.persistent("login-limit")
+        if limit is not None and len(self.listener.logins) >= limit.limit:
             self.refuse()
             return
-        if faults.standing("session-stolen") is not None:
-            for other in tuple(self.door.logins):
+        if faults.persistent("session-stolen") is not None:
+            for other in tuple(self.listener.logins):
                 other.connection.close()
-        self.door.logins.add(self)
+        self.listener.logins.add(self)
         self.rest(True)
 
     def session_requested(self) -> Channel | bool:
-        return Channel(self) if self in self.door.logins else False
+        return Channel(self) if self in self.listener.logins else False
 
     def refuse(self) -> None:
         """Send the client away: the device takes no more sessions."""
@@ -153,13 +153,13 @@ class Login(asyncssh.SSHServer):
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        if resting and self in self.door.logins:
+        if resting and self in self.listener.logins:
             self._idle = self.device.loop.call_later(1.0, self._look, self.device.loop.time())
 
     def _look(self, since: float) -> None:
         """Once a second, so that a fault added later strikes too."""
         dialect, loop = self.device.dialect, self.device.loop
-        asked = dialect.faults.standing("idle-drop")
+        asked = dialect.faults.persistent("idle-drop")
         idle_s = asked.seconds_or_default if asked else dialect.idle_s
         if idle_s is not None and loop.time() - since >= idle_s:
             self.connection.close()
@@ -167,11 +167,11 @@ class Login(asyncssh.SSHServer):
             self._idle = loop.call_later(1.0, self._look, since)
 
     def _named(self, username: str) -> bool:
-        wanted = self.door.access.username
+        wanted = self.listener.access.username
         return wanted is None or username == wanted
 
 
-class SshDoor:
+class SshListener:
     """Clients come over SSH, to a socket that is bound already or to host:port (0: any free one)."""
 
     def __init__(self, scheme: str, access: Access, sock: socket.socket | None, host: str, port: int) -> None:

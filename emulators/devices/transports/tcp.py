@@ -13,8 +13,8 @@ from emulators.devices.transports.telnet import Telnet
 class TcpWire(asyncio.Protocol):
     """One TCP client."""
 
-    def __init__(self, door: TcpDoor, device: Device) -> None:
-        self.door, self.device = door, device
+    def __init__(self, listener: TcpListener, device: Device) -> None:
+        self.listener, self.device = listener, device
         self.transport: asyncio.Transport | None = None
         self.conversation: Conversation | None = None
 
@@ -22,7 +22,7 @@ class TcpWire(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # create_server promises it
         self.transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.door.joined(self)
+        self.listener.joined(self)
         self.begin()
         self.conversation = self.device.open(self)
         if self.conversation is None:
@@ -39,7 +39,7 @@ class TcpWire(asyncio.Protocol):
         self.transport = None
         if self.conversation is not None:
             self.conversation.lost()
-        self.door.left(self)
+        self.listener.left(self)
 
     # ---- Wire
 
@@ -62,8 +62,8 @@ class TcpWire(asyncio.Protocol):
 class TelnetWire(TcpWire):
     """One telnet client: the device sees the text without the options."""
 
-    def __init__(self, door: TcpDoor, device: Device) -> None:
-        super().__init__(door, device)
+    def __init__(self, listener: TcpListener, device: Device) -> None:
+        super().__init__(listener, device)
         self._telnet = Telnet()
 
     def begin(self) -> None:
@@ -80,7 +80,7 @@ class TelnetWire(TcpWire):
         return self._telnet.encode(data)
 
 
-class TcpDoor:
+class TcpListener:
     """Clients come over TCP, to a socket that is bound already or to host:port (0: any free one)."""
 
     def __init__(self, scheme: str, sock: socket.socket | None, host: str, port: int) -> None:
@@ -88,7 +88,7 @@ class TcpDoor:
         self._sock = sock
         self._server: asyncio.Server | None = None
         self._clients: set[TcpWire] = set()
-        self._gone: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[None] | None = None
 
     @property
     def address(self) -> str:
@@ -112,13 +112,13 @@ class TcpDoor:
         await self._server.wait_closed()
         self._server = None
         if self._clients:  # connection_lost follows some loop iterations after abort
-            self._gone = asyncio.get_running_loop().create_future()
-            await self._gone
+            self._ended = asyncio.get_running_loop().create_future()
+            await self._ended
 
     def joined(self, client: TcpWire) -> None:
         self._clients.add(client)
 
     def left(self, client: TcpWire) -> None:
         self._clients.discard(client)
-        if not self._clients and self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
+        if not self._clients and self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)

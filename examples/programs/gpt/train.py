@@ -29,20 +29,20 @@ SHAPES = {
 
 
 def arguments() -> argparse.Namespace:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--data", type=Path, default=Path(__file__).with_name("text.txt"), help="the text")
-    words.add_argument("--iterations", type=int, default=100, help="train until this iteration")
-    words.add_argument("--preset", choices=SHAPES, default="small", help="the size of the model")
-    words.add_argument("--batch", type=int, default=4, help="sequences of a rank in an iteration")
-    words.add_argument("--lr", type=float, default=0.1, help="of SGD with momentum 0.9")
-    words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--backend", help="of torch.distributed (default: torch's choice)")
-    words.add_argument("--fsdp", action="store_true", help="shard weights, gradients and optimizer state over the ranks")
-    words.add_argument("--compile", action="store_true", help="compile the model")
-    words.add_argument("--checkpoints", type=Path, help="a directory for the checkpoint (default: none is written)")
-    words.add_argument("--every", type=int, default=50, help="iterations between checkpoints")
-    words.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
-    return words.parse_args()
+    text = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    text.add_argument("--data", type=Path, default=Path(__file__).with_name("text.txt"), help="the text")
+    text.add_argument("--iterations", type=int, default=100, help="train until this iteration")
+    text.add_argument("--preset", choices=SHAPES, default="small", help="the size of the model")
+    text.add_argument("--batch", type=int, default=4, help="sequences of a rank in an iteration")
+    text.add_argument("--lr", type=float, default=0.1, help="of SGD with momentum 0.9")
+    text.add_argument("--seed", type=int, default=1)
+    text.add_argument("--backend", help="of torch.distributed (default: torch's choice)")
+    text.add_argument("--fsdp", action="store_true", help="shard weights, gradients and optimizer state over the ranks")
+    text.add_argument("--compile", action="store_true", help="compile the model")
+    text.add_argument("--checkpoints", type=Path, help="a directory for the checkpoint (default: none is written)")
+    text.add_argument("--every", type=int, default=50, help="iterations between checkpoints")
+    text.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
+    return text.parse_args()
 
 
 def wrapped(model: GPT, asked: argparse.Namespace, device: torch.device) -> nn.Module:

@@ -29,10 +29,10 @@ class AcmeLine:
         self.name, self.traits = config.name, traits
         self._link = open_link(config.address, config.timeout_s, config.name)
         self._patience_s = patience_s(traits, config.options.get("patience_s"))
-        self._turn = asyncio.Lock()  # one question at a time
+        self._lock = asyncio.Lock()  # one question at a time
 
     async def identify(self) -> Identity:
-        async with self._turn:
+        async with self._lock:
             answer = await self._ask("WHO?")
         try:
             model, serial, firmware, ports = answer.split(",")
@@ -43,16 +43,16 @@ class AcmeLine:
         return Identity("Acme", model, serial, firmware, tuple(numbers[:half]), tuple(numbers[half:]))
 
     async def read(self) -> frozenset[Setting]:
-        async with self._turn:
+        async with self._lock:
             return frozenset(self._setting(pair) for pair in await self._map())
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
-        async with self._turn:
+        async with self._lock:
             marks = Marks[Pair](ready)
             return await in_rounds(marks, lambda: self._round(change, marks))
 
     async def close(self) -> None:
-        async with self._turn:
+        async with self._lock:
             await self._link.close()
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
@@ -75,19 +75,19 @@ class AcmeLine:
         marks.acknowledged()
         last = await watch(
             self._map,
-            lambda held: wrong(held).keys() <= marks.words.keys(),
+            lambda held: wrong(held).keys() <= marks.reasons.keys(),
             expected_s=self.traits.settle_s,
             patience_s=self._patience_s,
         )
         late = f"not reported after {last.watched_s:.1f} s"
-        failed |= {setting: marks.words.get(pair, late) for pair, setting in wrong(last.report).items()}
+        failed |= {setting: marks.reasons.get(pair, late) for pair, setting in wrong(last.report).items()}
         return marks.outcome(self.name, frozenset(self._setting(pair) for pair in last.report), last.at_ns, failed)
 
     async def _change(self, verb: str, pair: Pair, marks: Marks[Pair]) -> None:
         marks.write()
         answer = await self._ask(f"{verb} {pair[0]} {pair[1]}")
         if answer != "OK":
-            marks.words[pair] = f'refused "{verb} {pair[0]} {pair[1]}": {answer}'
+            marks.reasons[pair] = f'refused "{verb} {pair[0]} {pair[1]}": {answer}'
 
     async def _map(self) -> frozenset[Pair]:
         answer = await self._ask("MAP?")

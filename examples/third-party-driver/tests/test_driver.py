@@ -15,14 +15,14 @@ def test_an_inventory_may_name_the_driver() -> None:
 
 def test_the_driver_keeps_what_it_declares(device: Opened) -> None:
     report = device.conform()
-    assert report.ok, [(result.check.name, result.words) for result in report.failed]
-    assert {"identify", "read", "change", "refusals"} <= {n for n, standing in report.standings.items() if standing == "confirmed"}
+    assert report.ok, [(result.check.name, result.message) for result in report.failed]
+    assert {"identify", "read", "change", "refusals"} <= {n for n, existing in report.statuses.items() if existing == "confirmed"}
 
 
 @pytest.mark.parametrize("check", [check.name for check in all_checks() if not check.truth and check.capability == "change"])
 def test_a_change_is_what_it_should_be(device: Opened, check: str) -> None:
     report = device.conform(check)
-    assert report.ok, report.failed[0].words
+    assert report.ok, report.failed[0].message
 
 
 def test_a_circuit_is_made_and_read_back(device: Opened) -> None:

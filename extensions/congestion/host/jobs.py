@@ -1,7 +1,7 @@
 """The congestion control of a job's connections: set on their sockets once they are connected, and on those that come later.
 
 A route that names a congestion control overrides what a program asks for before it connects, and a program of other people asks
-for nothing: so this program looks for the job's sockets, reaches them as agent/tcp/kick.py does, and sets it on each. One of the
+for nothing: so this program looks for the job's sockets, reaches them as agent/tcp/flush.py does, and sets it on each. One of the
 controls is our own (bpf/progress.bpf.c), whose window grows the faster the more of an iteration's bytes were sent; its parameters
 are the job's, and a lease: without word for LEASE_S, or after the death of this process, open connections that have it do as RFC
 5681 says.
@@ -21,7 +21,7 @@ from agent.basics import RUN, VAR, Failure, bad, read_json, refused, write
 from agent.jobs.processes import job_name
 from agent.jobs.remains import MARK, of_job
 from agent.mechanism import Mechanism
-from agent.tcp import kick
+from agent.tcp import flush
 from agent.tcp.controls import available
 from extensions.congestion.host import structops
 
@@ -74,10 +74,10 @@ def _figure(given: Json, name: str, usual: float, most: float) -> float:
     return value
 
 
-def lacks(control: str) -> str:
+def unsupported(control: str) -> str:
     """Why this host cannot have it; empty where nothing is known to be missing."""
     if control == OWN:
-        return structops.lacks()
+        return structops.unsupported()
     if control not in available():
         return f"the kernel of this host has {', '.join(available())}: modprobe tcp_{control}"
     return ""
@@ -151,18 +151,18 @@ class Congestions(Mechanism):
 
     def able(self, control: str) -> None:
         """Raises: Failure - this host cannot have it."""
-        if missing := lacks(control):
+        if missing := unsupported(control):
             raise refused(f"congestion control {control}: {missing}")
         if control == OWN and self.registered is None:
             self.registered = Registered(self.name("iter"))
 
     def name(self, prefix: str) -> str:
-        return structops.name_here(prefix, (self.server.facts.get("slice") or {}).get("index"))
+        return structops.name_here(prefix, (self.server.facts.get("partition") or {}).get("index"))
 
     def ready(self, request: Json) -> Json:
         """Whether this host can have a control: ours is registered for a moment. Raises: Failure - it cannot."""
         control = checked({"control": request.get("control")})["control"]
-        if missing := lacks(control):
+        if missing := unsupported(control):
             raise refused(f"congestion control {control}: {missing}")
         if control == OWN and self.registered is None:
             Registered(self.name("try")).close()
@@ -237,9 +237,9 @@ class Congestions(Mechanism):
                 self.registered.renew(LEASE_S)
             if not self.wanted or began < self.rest_ns:
                 return
-            self.getfd = self.getfd or kick.system_call()
-            found = {s["inode"]: s["target"] for s in kick.sockets(lanes) if s["inode"] and s["target"] not in lanes}
-            self.rest_ns = kick.rested(began, time.monotonic_ns())
+            self.getfd = self.getfd or flush.system_call()
+            found = {s["inode"]: s["target"] for s in flush.sockets(lanes) if s["inode"] and s["target"] not in lanes}
+            self.rest_ns = flush.rested(began, time.monotonic_ns())
             self.problem = ""
             self.sort(found, began)
         except (Failure, OSError, ImportError, AttributeError, ValueError, struct.error) as e:
@@ -253,14 +253,14 @@ class Congestions(Mechanism):
             for inode in sockets.keys() - found.keys():
                 del sockets[inode]
         done = {inode for sockets in self.known.values() for inode in sockets}
-        if began - self.searched_ns > kick.AGAIN_NS:
+        if began - self.searched_ns > flush.AGAIN_NS:
             self.strange = set()
         fresh = [inode for inode in found if inode not in done and inode not in self.strange][:SOCKETS]
         if not fresh:
             return
         self.searched_ns = began
         missed, jobs = set(fresh), dict[int, "str | None"]()
-        for pid, fd, inode in kick.descriptors(fresh, began + SEARCH_NS):
+        for pid, fd, inode in flush.descriptors(fresh, began + SEARCH_NS):
             jobs[pid] = name = jobs[pid] if pid in jobs else self.job_of(pid)
             if name is not None and self.apply(name, pid, fd, inode):
                 self.known.setdefault(name, {})[inode] = pid, fd, found[inode]
@@ -287,8 +287,8 @@ class Congestions(Mechanism):
             with s:
                 if own is not None:
                     own.give(s.fileno(), wanted)
-                name_there = own.name if own is not None else wanted["control"]
-                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name_there.encode())
+                name_on_host = own.name if own is not None else wanted["control"]
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name_on_host.encode())
         except OSError as e:
             self.problem = "{}: {}".format(wanted["control"], e.strerror)
             return False

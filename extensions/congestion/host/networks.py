@@ -36,7 +36,7 @@ class Registered(Program):
         """Raises: Failure, with what the kernel or the machine lacks."""
         super().__init__("networks", name, ("networks",), "congestion control for two networks")
 
-    def say(self, network: int, states: int, for_s: float) -> None:
+    def emit(self, network: int, states: int, for_s: float) -> None:
         """Have connections use the window of `network` (0, 1) for `for_s` seconds from now. states: 1, there is but one window.
 
         Raises: OSError.
@@ -97,7 +97,7 @@ class Networks(Mechanism):
         if self.handle is not None:
             self.cancel(self.handle)
         self.handle = self.timer(time.monotonic_ns() + int(LEASE_S / 2 * 1e9), self.renew)
-        self.registered.say(self.now(), self.states, LEASE_S)
+        self.registered.emit(self.now(), self.states, LEASE_S)
 
     def renew(self) -> None:
         self.handle = None

@@ -31,13 +31,13 @@ LINES = 20  # of what libbpf and the verifier say, the last
 def name_here(prefix: str, index: int | None = None) -> str:
     """A congestion control's name in this network namespace. The kernel has one list of names for the whole machine.
 
-    index: of the slice whose agent this is; the agents of a host's slices are in one network namespace.
+    index: of the partition whose agent this is; the agents of a host's partitions are in one network namespace.
     """
     prefix = prefix if index is None else prefix[:3] + str(index)
     return "{}_{}".format(prefix, os.stat("/proc/self/ns/net").st_ino)
 
 
-def lacks() -> str:
+def unsupported() -> str:
     """What this machine lacks, and how to get it; empty where nothing is known to be missing."""
     if platform.machine() not in BPF_NUMBER:
         return f"the number of bpf(2) on {platform.machine()} is unknown"
@@ -64,7 +64,7 @@ class Program:
         self.name = name
         self.link = -1
         self.maps: dict[str, int] = {}
-        self._words: list[str] = []
+        self._text: list[str] = []
         path = f"{FOLDER}/bpf/{stem}.bpf.o"
         try:
             with open(path, "rb") as f:
@@ -73,7 +73,7 @@ class Program:
             raise Failure("failed", f"{path}: {e.strerror}; provision this host again") from None
         if code.count(PLACE) != 1:
             raise Failure("failed", f"{path}: not as it was compiled; provision this host again")
-        if missing := lacks():
+        if missing := unsupported():
             raise refused(f"{purpose}: {missing}")
         self._load(code.replace(PLACE, name.encode().ljust(len(PLACE), b"\0")), f"{stem}_ops", maps)
 
@@ -135,12 +135,12 @@ class Program:
     def _hear(self, _: int, form: bytes, values: int) -> int:
         text = ctypes.create_string_buffer(512)
         _LIBC.vsnprintf(text, ctypes.c_size_t(512), form, ctypes.c_void_p(values))
-        self._words = [*self._words, *text.value.decode(errors="replace").splitlines()][-LINES:]
+        self._text = [*self._text, *text.value.decode(errors="replace").splitlines()][-LINES:]
         return 0
 
     def _refusal(self, what: str) -> Failure:
         problem = os.strerror(ctypes.get_errno())
-        return Failure("failed", "congestion control {}: {}: {}: {}".format(self.name, what, problem, "; ".join(self._words[-6:])))
+        return Failure("failed", "congestion control {}: {}: {}: {}".format(self.name, what, problem, "; ".join(self._text[-6:])))
 
 
 _HEAR = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)

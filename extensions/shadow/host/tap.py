@@ -192,16 +192,16 @@ def following(rings: Sequence[Ring]) -> tuple[Ring | None, list[memoryview]]:
     return None, []
 
 
-def work(ports: Sequence[tuple[str, int]], code: bytes, met: tuple[str, int, bytes, float], said: int) -> None:
-    """What the process of a tap does; met: as `meet`. `said` gets a word once it has begun, or why it could not."""
+def work(ports: Sequence[tuple[str, int]], code: bytes, met: tuple[str, int, bytes, float], reported: int) -> None:
+    """What the process of a tap does; met: as `meet`. `reported` gets a word once it has begun, or why it could not."""
     try:
         rings = [Ring(interface, number, code) for interface, number in ports]
         link = meet(*met)
     except OSError as e:
-        os.write(said, str(e).encode()[:500] or b"failed")
+        os.write(reported, str(e).encode()[:500] or b"failed")
         return
-    os.write(said, b"ok")
-    os.close(said)
+    os.write(reported, b"ok")
+    os.close(reported)
     carry(rings, link)
 
 
@@ -271,22 +271,22 @@ class Taps(Mechanism):
         self.save()
 
         def begun(_: int) -> None:
-            said = os.read(out, 1000).decode(errors="replace")
+            text = os.read(out, 1000).decode(errors="replace")
             self.server.unregister(out)
             os.close(out)
             answer(
-                {"name": name, "pid": pid, "ports": sorted(set(ports)), "error": "" if said == "ok" else said or "it ended early"}
+                {"name": name, "pid": pid, "ports": sorted(set(ports)), "error": "" if text == "ok" else text or "it ended early"}
             )
 
         self.server.register(out, begun)
 
     def stop(self, name: str) -> Json:
         """End a job's tap; one that is not there does no harm."""
-        there = self.found.pop(name, None)
-        if there is not None:
-            signal.pidfd_send_signal(there[1], signal.SIGKILL)
+        existing = self.found.pop(name, None)
+        if existing is not None:
+            signal.pidfd_send_signal(existing[1], signal.SIGKILL)
             self.save()
-        return {"name": name, "ended": there is not None}
+        return {"name": name, "ended": existing is not None}
 
     def ended(self, name: str, pid: int, watched: int) -> None:
         self.server.unregister(watched)

@@ -6,6 +6,6 @@ and compares, __main__.py waits for everything. In a rank witness.py says what i
 show who they are.
 """
 
-from .witness import observer
+from .shadow_observer import observer
 
 __all__ = ["observer"]

@@ -24,7 +24,7 @@ from workloads.host.place import storage_rate
 from workloads.training.checkpoint import Checkpoints, Damaged
 
 from .follower import Follower, Shape, State, Verdict, digest
-from .peers import GREETING_S, VARIABLE, Door, meeting, notice_silence
+from .peers import GREETING_S, VARIABLE, Listener, meeting, notice_silence
 from .segments import segments
 
 RECORDS = "shadow.jsonl"
@@ -48,7 +48,7 @@ class Peer:
 
     def __init__(self, link: socket.socket, key: bytes, who: str) -> None:
         self.link, self.who, self.role = link, who, ""
-        self.door = Door(key)
+        self.listener = Listener(key)
         self.until_s = time.monotonic() + GREETING_S
         self.data = bytearray()
         self.announced: tuple[int, int] | None = None  # of a state: its iteration and size
@@ -118,7 +118,7 @@ class Reader:
         self._peers.add(peer)
         self._selector.register(link, selectors.EVENT_READ, peer)
         with contextlib.suppress(OSError):
-            link.send(peer.door.number)
+            link.send(peer.listener.number)
 
     def _close(self, peer: Peer, why: str = "") -> None:
         if peer not in self._peers:
@@ -140,12 +140,12 @@ class Reader:
                 self._close(peer, "ended" if peer.role in ("tap", "job") else "")
                 return
             if not peer.role:
-                greeted = peer.door.take(data)
+                greeted = peer.listener.take(data)
                 if greeted is None:
                     return
                 data = self._greeted(peer, *greeted)
             peer.data += data
-            {"tap": self._tap, "job": self._said, "state": self._state}.get(peer.role, self._nothing)(peer)
+            {"tap": self._tap, "job": self._reported, "state": self._state}.get(peer.role, self._nothing)(peer)
         except BlockingIOError:
             return
         except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError, AssertionError) as error:
@@ -187,7 +187,7 @@ class Reader:
         del data[:at]
         self._lost = max(self._lost, sum(sum(each.lost.values()) for each in self._peers))
 
-    def _said(self, peer: Peer) -> None:
+    def _reported(self, peer: Peer) -> None:
         """Messages of rank 0."""
         *lines, rest = peer.data.split(b"\n")
         peer.data = rest
@@ -211,8 +211,8 @@ class Reader:
             if b"\n" not in peer.data[:4096]:
                 return
             line, _, rest = bytes(peer.data).partition(b"\n")
-            said = json.loads(line)
-            peer.announced, peer.data = (int(said["iteration"]), int(said["bytes"])), bytearray(rest)
+            reply = json.loads(line)
+            peer.announced, peer.data = (int(reply["iteration"]), int(reply["bytes"])), bytearray(rest)
         iteration, size = peer.announced
         if len(peer.data) > size or size > LINE * 64:
             raise ValueError(f"a state of more than {size} bytes")
@@ -270,8 +270,8 @@ class Reader:
         shape, iteration, state = newest
         tensors = {"parameters": [each.clone() for each in state.parameters], "momentum": [each.clone() for each in state.momentum]}
         same = dict(shape.same)
-        said = {"same": same, "digest": state.digest()}
-        print(f"shadow: kept {self._checkpoints.write(iteration, same | tensors | said)}", flush=True)
+        reply = {"same": same, "digest": state.digest()}
+        print(f"shadow: kept {self._checkpoints.write(iteration, same | tensors | reply)}", flush=True)
 
 
 def main() -> int:

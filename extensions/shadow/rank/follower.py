@@ -65,13 +65,13 @@ class RingSet:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the job said of one iteration. digest: of its state after it. said_s: when (monotonic)."""
+    """What the job said of one iteration. digest: of its state after it. reported_s: when (monotonic)."""
 
     iteration: int
     set: str
     layout: int
     digest: str
-    said_s: float
+    reported_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ class Follower:
         name = str(message["set"])
         self._sets[name] = self._sets.pop(name, RingSet(orders))  # the latest last
         if len(self._sets) > SETS:  # a job goes back to the one before at most
-            gone = next(iter(self._sets))
-            del self._sets[gone]
-            self.streams.forget(f"{gone}:")
+            lost = next(iter(self._sets))
+            del self._sets[lost]
+            self.streams.forget(f"{lost}:")
 
     def layout(self, message: Mapping[str, Any]) -> None:
         """A layout of buckets: of each, which parameters' gradients begin where (numbers), and how many numbers it has."""
@@ -289,11 +289,11 @@ class Follower:
             self._again_s = FETCH_S[0]
         else:
             self._lose(now_s)
-        self._judged(Verdict(entry.iteration, equal=equal, lag_ms=round(1e3 * (now_s - entry.said_s), 3)))
+        self._judged(Verdict(entry.iteration, equal=equal, lag_ms=round(1e3 * (now_s - entry.reported_s), 3)))
         return True
 
     def _hopeless(self, entry: Entry, plan: Iteration, positions: Positions, now_s: float) -> bool:
-        if self._ended or now_s - entry.said_s > PATIENCE_S:
+        if self._ended or now_s - entry.reported_s > PATIENCE_S:
             return True
         if not any(s.end > at + 2 * plan.carried[name] for name, each in positions.items() for s, at in each):
             return False

@@ -48,9 +48,9 @@ def meeting(text: str) -> Meeting:
     Raises: ValueError - it is something else.
     """
     try:
-        said = json.loads(text)
-        restore = RESTORE[RESTORE.index(said.get("restore", ""))]
-        return Meeting(str(said["address"]), int(said["port"]), bytes.fromhex(said["key"]), restore)
+        reply = json.loads(text)
+        restore = RESTORE[RESTORE.index(reply.get("restore", ""))]
+        return Meeting(str(reply["address"]), int(reply["port"]), bytes.fromhex(reply["key"]), restore)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{VARIABLE}: not a JSON object with address, port and key: {error}") from error
 
@@ -105,25 +105,25 @@ def exactly(link: socket.socket, count: int) -> bytes:
     return bytes(found)
 
 
-class Door:
+class Listener:
     """The shadow's end of one greeting, fed with what comes in."""
 
     WHOLE = ROLE + NUMBER + PROOF
 
     def __init__(self, key: bytes) -> None:
         self._key, self.number = key, os.urandom(NUMBER)
-        self._said = b""
+        self._reported = b""
 
     def take(self, data: bytes) -> tuple[str, bytes, bytes] | None:
         """The role, the shadow's proof to send, and what came after the greeting; None while it is not whole.
 
         Raises: ConnectionError - the other end does not know the key.
         """
-        self._said += data
-        if len(self._said) < self.WHOLE:
+        self._reported += data
+        if len(self._reported) < self.WHOLE:
             return None
-        said, rest = self._said[: self.WHOLE], self._said[self.WHOLE :]
-        who, second = said[:ROLE], said[ROLE : ROLE + NUMBER]
-        if not hmac.compare_digest(said[ROLE + NUMBER :], proof(self._key, who, self.number, second)):
+        lines, rest = self._reported[: self.WHOLE], self._reported[self.WHOLE :]
+        who, second = lines[:ROLE], lines[ROLE : ROLE + NUMBER]
+        if not hmac.compare_digest(lines[ROLE + NUMBER :], proof(self._key, who, self.number, second)):
             raise ConnectionError("does not know the job's key")
         return who.decode("ascii", "replace").strip(), proof(self._key, b"shadow", self.number, second), rest

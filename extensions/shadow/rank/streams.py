@@ -108,9 +108,9 @@ class Stream:
         """Forget what is before this position, seen or not."""
         if to <= self.start:
             return
-        gone = min(to - self.start, len(self._data))
-        self._budget.used -= gone
-        del self._data[:gone]
+        ended = min(to - self.start, len(self._data))
+        self._budget.used -= ended
+        del self._data[:ended]
         self.start = to
         self._holes = [(max(a, to), b) for a, b in self._holes if b > to]
 
@@ -189,7 +189,7 @@ class Streams:
             self._drop(name)
 
     def _drop(self, name: str) -> None:
-        gone = [stream for stream, _ in self.named.pop(name)]
-        for stream in gone:
+        removed = [stream for stream, _ in self.named.pop(name)]
+        for stream in removed:
             stream.forget()
-        self._flows = {key: each for key, each in self._flows.items() if each not in gone}
+        self._flows = {key: each for key, each in self._flows.items() if each not in removed}

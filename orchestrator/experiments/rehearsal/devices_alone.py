@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from optics import Change, ChangeFailed, DeviceName, NotVerified, Outcome, TestbedError
 from optics.plan import Plan
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.change.apply import NotBegun, Start, undisturbed
 from orchestrator.change.move import counts_of
 from orchestrator.deadline import deadline, unless_stopped
@@ -23,7 +23,7 @@ from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verify.ladder import Ladder
 
 Changes = Mapping[DeviceName, Change]
-RUNGS = ("map", "light")
+LEVELS = ("map", "light")
 """Those that ask no host."""
 
 
@@ -53,10 +53,10 @@ async def change_devices(inside: Command, twin: Twin, plan: Plan, goal: Target) 
                 await _step(session, goal.early, "prewire", recorder)
             dark_ms = await _step(session, goal.late.changes, "switch", recorder) if goal.late else None
             with recorder.phase("light") as phase:
-                rungs = await Ladder(session, plan, goal.links, goal.circuits, {}, {}).climb(RUNGS)
-                if failed := [rung for rung in rungs if not rung.ok]:
+                levels = await Ladder(session, plan, goal.links, goal.circuits, {}, {}).run_levels(LEVELS)
+                if failed := [level for level in levels if not level.ok]:
                     raise NotVerified("\n".join(f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence) for r in failed))
-                phase.detail = ", ".join(rung.detail for rung in rungs)
+                phase.detail = ", ".join(level.detail for level in levels)
         except TestbedError as error:
             unless_stopped(error)
             return replace(report, failed=str(error), phases=tuple(recorder.phases), parts=tuple(recorder.parts))

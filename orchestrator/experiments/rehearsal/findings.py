@@ -63,7 +63,7 @@ def _same(setting: Setting, event: Event) -> bool:
 def mode_of(phases: Iterable[PhaseTime]) -> str:
     """How traffic was treated while circuits were dark, in the words of the stall curve."""
     names = {phase.name for phase in phases}
-    return "drained" if "drain" in names else "held" if "hold" in names else "ridden"
+    return "drained" if "drain" in names else "held" if "hold" in names else "sending"
 
 
 def estimate_stall(points: Iterable[StallPoint], mode: str, dark_ms: float | None) -> StallEstimate | None:

@@ -20,7 +20,7 @@ _PLACES = frozenset({"known_hosts", "key_file"})
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class AccessPaths:
     """Where the twin's parts answer: a loopback port for every host, device and segment with functions; its keys' directory."""
 
     hosts: Mapping[str, int]
@@ -29,13 +29,13 @@ class Ways:
     functions: Mapping[str, int] = field(default_factory=dict)
 
 
-def lab_without_devices(lab: Lab, gone: Collection[DeviceName]) -> Lab:
+def lab_without_devices(lab: Lab, removed: Collection[DeviceName]) -> Lab:
     """The lab without these devices and their cables."""
     return replace(
         lab,
-        devices={name: config for name, config in lab.devices.items() if name not in gone},
-        fibres={port: fibre for port, fibre in lab.fibres.items() if fibre.device not in gone},
-        trunks=tuple(t for t in lab.trunks if not {t.start.device, t.end.device} & set(gone)),
+        devices={name: config for name, config in lab.devices.items() if name not in removed},
+        fibres={port: fibre for port, fibre in lab.fibres.items() if fibre.device not in removed},
+        trunks=tuple(t for t in lab.trunks if not {t.start.device, t.end.device} & set(removed)),
     )
 
 
@@ -45,18 +45,18 @@ def slower(lab: Lab) -> float:
 
 
 def texts(
-    lab: Lab, identities: Mapping[DeviceName, Identity], families: Mapping[str, Mapping[str, Any]], ways: Ways
+    lab: Lab, identities: Mapping[DeviceName, Identity], families: Mapping[str, Mapping[str, Any]], paths: AccessPaths
 ) -> dict[str, str]:
     """The twin's files by name. families: the emulators' facts, by driver. Devices switch at once until they are told a time."""
     import yaml
 
     parts = {
-        "hosts.yml": _hosts(lab, ways),
+        "hosts.yml": _hosts(lab, paths),
         "devices.yml": {
             "lab": lab.name,
-            "devices": {n: _device(lab, c, families[c.driver], ways) for n, c in lab.devices.items()},
+            "devices": {n: _device(lab, c, families[c.driver], paths) for n, c in lab.devices.items()},
         },
-        "fibres.yml": _cables(lab, ways),
+        "fibres.yml": _cables(lab, paths),
         "emulator.yml": {
             "hosts": True,
             "seed": 1,
@@ -77,22 +77,22 @@ def not_on_twin(lab: Lab) -> Iterator[str]:
         yield f"rate: its ports carry a {SLOWER:g}th of the lab's, so throughput does not show"
 
 
-def _hosts(lab: Lab, ways: Ways) -> dict[str, Any]:
-    known = f"-o UserKnownHostsFile={ways.state}/known_hosts -o StrictHostKeyChecking=yes"
+def _hosts(lab: Lab, paths: AccessPaths) -> dict[str, Any]:
+    known = f"-o UserKnownHostsFile={paths.state}/known_hosts -o StrictHostKeyChecking=yes"
     common = {
         "ansible_user": "root",
         "ansible_host": "127.0.0.1",
-        "ansible_ssh_private_key_file": f"{ways.state}/id_ed25519",
+        "ansible_ssh_private_key_file": f"{paths.state}/id_ed25519",
         "ansible_ssh_common_args": known,
         "ansible_python_interpreter": "python3",
     }
-    return {"all": {"vars": common, "hosts": {h.name: _host(h, n, lab, ways) for n, h in enumerate(lab.hosts.values(), 1)}}}
+    return {"all": {"vars": common, "hosts": {h.name: _host(h, n, lab, paths) for n, h in enumerate(lab.hosts.values(), 1)}}}
 
 
-def _host(host: Host, number: int, lab: Lab, ways: Ways) -> dict[str, Any]:
+def _host(host: Host, number: int, lab: Lab, paths: AccessPaths) -> dict[str, Any]:
     """number: from 1, of the hosts of the twin, which has fewer than there are numbers in an inventory."""
     return {
-        "ansible_port": ways.hosts[host.name],
+        "ansible_port": paths.hosts[host.name],
         "testbed_host_id": host.host_id,
         "testbed_mgmt_address": f"10.254.0.{number}",
         "testbed_ports": {number: {"interface": port.interface} for number, port in host.ports.items()},
@@ -109,15 +109,15 @@ def _host(host: Host, number: int, lab: Lab, ways: Ways) -> dict[str, Any]:
     }
 
 
-def _device(lab: Lab, config: DeviceConfig, family: Mapping[str, Any], ways: Ways) -> dict[str, Any]:
+def _device(lab: Lab, config: DeviceConfig, family: Mapping[str, Any], paths: AccessPaths) -> dict[str, Any]:
     asked = config.address.partition("://")[0]
     scheme = asked if asked in family["schemes"] else family["schemes"][0]
-    known = {"known_hosts": f"{ways.state}/known_hosts_devices"} if scheme in ("ssh", "netconf") else {}
-    line = f"serial://{ways.state}/{config.name}"
+    known = {"known_hosts": f"{paths.state}/known_hosts_devices"} if scheme in ("ssh", "netconf") else {}
+    line = f"serial://{paths.state}/{config.name}"
     limits = dict(lab.input_limits.get(config.name, {}))
     found: dict[str, Any] = {
         "driver": config.driver,
-        "address": line if scheme == "serial" else f"{scheme}://127.0.0.1:{ways.devices[config.name]}",
+        "address": line if scheme == "serial" else f"{scheme}://127.0.0.1:{paths.devices[config.name]}",
         "traits": dict(config.traits),
         "timeout_s": config.timeout_s,
         # what names a file or another machine is the lab's own
@@ -140,7 +140,7 @@ def _faceplate(identity: Identity) -> dict[str, Any]:
     return {"size": f"{len(identity.ingress)}x{len(identity.egress)}"}
 
 
-def _cables(lab: Lab, ways: Ways) -> dict[str, Any]:
+def _cables(lab: Lab, paths: AccessPaths) -> dict[str, Any]:
     fibres = [
         {
             "name": fibre.name,
@@ -167,10 +167,10 @@ def _cables(lab: Lab, ways: Ways) -> dict[str, Any]:
         }
         for trunk in lab.trunks
     ]
-    return {"fibres": fibres, "trunks": trunks, "segments": list(_segments(lab, ways))}
+    return {"fibres": fibres, "trunks": trunks, "segments": list(_segments(lab, paths))}
 
 
-def _segments(lab: Lab, ways: Ways) -> Iterable[dict[str, Any]]:
+def _segments(lab: Lab, paths: AccessPaths) -> Iterable[dict[str, Any]]:
     by = slower(lab)
     for segment in lab.segments.values():
         racks = [{"hosts": list(rack.hosts), "uplink_mbps": rack.uplink_mbps / by} for rack in segment.racks]
@@ -178,7 +178,7 @@ def _segments(lab: Lab, ways: Ways) -> Iterable[dict[str, Any]]:
         more: dict[str, Any] = {"racks": racks} if racks else {}
         if segment.functions:
             functions = {name: dict(most) for name, most in segment.functions.items()}
-            more |= {"address": f"127.0.0.1:{ways.functions[segment.name]}", "functions": functions}
+            more |= {"address": f"127.0.0.1:{paths.functions[segment.name]}", "functions": functions}
         if segment.queue:
             more["queue"] = {"kb": max(LEAST_QUEUE_KB, round(segment.queue.kb / by)), "share": segment.queue.share}
         yield {"name": segment.name, "ports": ports, "link_mbps": segment.link_mbps / by, **more}

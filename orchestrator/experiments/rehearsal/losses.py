@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from drivers.api import CircuitSwitch, PowerMeter
 from optics import CrossConnect, Db, Dbm, DeviceName, Port, Setting
-from optics.words import sort_key
+from optics.values import sort_key
 from orchestrator.experiments.rehearsal.reading import LabReading, entering
 from orchestrator.experiments.rehearsal.twin import Twin
 from orchestrator.fabric.lightpath import Held
@@ -38,9 +38,9 @@ async def copy_losses(
     lab, devices = session.lab, session.devices
     power = await _power(devices, read.power)
     for port in sorted(lab.transmitters):
-        here, there = (found.get(entering(port, lab), LOS_DBM) for found in (read.power, power))
-        if min(here, there) > LOS_DBM and abs(there - here) > REPEATABILITY_DB:
-            twin.ask("power", device=port.device, port=port.label, weaker_db=there - here)
+        here, existing = (found.get(entering(port, lab), LOS_DBM) for found in (read.power, power))
+        if min(here, existing) > LOS_DBM and abs(existing - here) > REPEATABILITY_DB:
+            twin.ask("power", device=port.device, port=port.label, weaker_db=existing - here)
     held = {device: settings for device, settings in read.settings.items() if device in devices}
     measured, own = losses(held, read.power, lab), losses(held, power, lab)
     kept = _all(goal.change.kept)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from drivers.api import PortControl, PortHolders, PowerMeter
 from optics import Dbm, DeviceName, HostName, Identity, Port, PortState, TestbedError
-from optics.words import short
+from optics.values import short
 from orchestrator.fabric.lightpath import Held
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
@@ -81,7 +81,7 @@ class _Devices:
             return
         ports = sorted(port for port in lab.cabled if port.device == name)
         if isinstance(device, PortHolders):
-            self.holders += [f"{name}: {short(setting)} ({words})" for setting, words in device.holders().items()]
+            self.holders += [f"{name}: {short(setting)} ({text})" for setting, text in device.holders().items()]
         try:
             if isinstance(device, PortControl):
                 states = await device.port_states(ports)

@@ -53,7 +53,7 @@ class RehearsalReport(JsonReport):
     failed: why the change failed there, empty if it did not. left: manual repairs that the lab would then need. cut_off: ordered
     pairs of hosts without any path while circuits are dark. switching: per device the time that the twin was given, in words.
     devices_alone: the twin had no hosts, so `phases` are those of its devices.
-    lacking: what the twin does not have, and what therefore does not show. took_s: of the whole rehearsal. fingerprint: as of
+    missing: what the twin does not have, and what therefore does not show. took_s: of the whole rehearsal. fingerprint: as of
     `PlanReport`: the lab for which this holds.
     """
 
@@ -73,11 +73,11 @@ class RehearsalReport(JsonReport):
     links: tuple[LinkDark, ...] = ()
     cut_off: tuple[str, ...] = ()
     stall: StallEstimate | None = None
-    turn: JobChange | None = None
+    ring_change: JobChange | None = None
     job_change: str = ""
     back: GoingBack | None = None
     switching: Mapping[str, str] = field(default_factory=dict)
-    lacking: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     took_s: float = 0.0
 
@@ -113,11 +113,14 @@ def compare_rehearsal(rehearsed: RehearsalReport, measured: UpReport) -> tuple[C
     """Dark time, total and the job's standstill, then every phase, in the order in which the change had them."""
     total_ms = None if rehearsed.devices_alone else rehearsed.total_s * 1e3
     rows = [ComparedFigure("dark", rehearsed.dark_ms, measured.dark_ms), ComparedFigure("total", total_ms, measured.total_s * 1e3)]
-    stood = [report.turn.stood_ms if report.turn is not None else None for report in (rehearsed, measured)]
-    if any(ms is not None for ms in stood):
-        rows.append(ComparedFigure("job stood", stood[0], stood[1]))
-    there, here = _phases(rehearsed.phases), _phases(measured.phases)
-    return (*rows, *(ComparedFigure(f"phase {name}", there.get(name), here.get(name)) for name in dict.fromkeys((*here, *there))))
+    paused = [report.ring_change.paused_ms if report.ring_change is not None else None for report in (rehearsed, measured)]
+    if any(ms is not None for ms in paused):
+        rows.append(ComparedFigure("job stood", paused[0], paused[1]))
+    existing, here = _phases(rehearsed.phases), _phases(measured.phases)
+    return (
+        *rows,
+        *(ComparedFigure(f"phase {name}", existing.get(name), here.get(name)) for name in dict.fromkeys((*here, *existing))),
+    )
 
 
 def _phases(phases: tuple[PhaseTime, ...]) -> dict[str, float]:
@@ -129,13 +132,13 @@ def _phases(phases: tuple[PhaseTime, ...]) -> dict[str, float]:
 
 def save_comparison(run_dir: Path, rehearsed: RehearsalReport, rows: tuple[ComparedFigure, ...]) -> None:
     """Keep both in the run's directory. Raises: OSError."""
-    write_whole(run_dir / KEPT, json.dumps({"rehearsed": rehearsed.to_json(), "beside": to_json(rows)}))
+    write_whole(run_dir / KEPT, json.dumps({"rehearsed": rehearsed.to_json(), "comparison": to_json(rows)}))
 
 
 def load_comparison(run_dir: Path) -> tuple[ComparedFigure, ...]:
     """What `save_comparison` kept of a run; empty if the run was not rehearsed, or the file is not readable."""
     try:
-        rows: Any = json.loads(text_of(run_dir / KEPT))["beside"]
+        rows: Any = json.loads(text_of(run_dir / KEPT))["comparison"]
         return tuple(ComparedFigure(str(row["what"]), _number(row["rehearsed_ms"]), _number(row["measured_ms"])) for row in rows)
     except (OSError, ValueError, KeyError, TypeError):
         return ()

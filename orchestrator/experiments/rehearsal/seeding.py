@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from drivers.api import PortControl
 from optics import Change, DeviceName, Outcome, PortState, Setting
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.experiments.rehearsal.reading import LabReading
 from orchestrator.experiments.rehearsal.switching import Switching, commands, moves_of
 from orchestrator.experiments.rehearsal.twin import Twin
@@ -18,7 +18,7 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts.facts import facts
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import Command, Session
-from orchestrator.store.keys import key_of, slice_key
+from orchestrator.store.keys import key_of, tenancy_key
 from orchestrator.store.store import Store
 from orchestrator.verbs import change as verbs
 
@@ -34,7 +34,7 @@ async def seed_devices(
     A measured time includes what the device and its driver need besides switching. What they need here is measured too, with
     `changes` and devices that switch at once, and taken off. Raises: as the drivers.
     """
-    lacking = list(await _hold(session, read.settings))
+    missing = list(await _hold(session, read.settings))
     devices = session.devices
     for port, state in sorted(read.states.items()):
         if port.device not in devices:
@@ -47,13 +47,13 @@ async def seed_devices(
     for port in sorted(read.dark):
         if port.device in devices:
             twin.ask("power", device=port.device, port=port.label, dbm=None)
-    besides = await _besides(session, changes)
+    extra = await _extra(session, changes)
     for name, found in times.items():
         if name not in devices:
             continue
-        seconds = found.seconds - besides.get(name, 0.0) if found.samples else found.seconds
+        seconds = found.seconds - extra.get(name, 0.0) if found.samples else found.seconds
         twin.ask("settle", device=name, s=max(0.0, seconds))
-    return tuple(lacking)
+    return tuple(missing)
 
 
 async def _hold(session: Session, settings: Held) -> Iterable[str]:
@@ -62,7 +62,7 @@ async def _hold(session: Session, settings: Held) -> Iterable[str]:
     return [f"{o.device}: {short(s)}: {why}" for o in outcomes for s, why in sorted(o.failed.items(), key=lambda x: sort_key(x[0]))]
 
 
-async def _besides(session: Session, changes: Mapping[DeviceName, Change]) -> dict[DeviceName, float]:
+async def _extra(session: Session, changes: Mapping[DeviceName, Change]) -> dict[DeviceName, float]:
     """What each device that will change needs for a command besides switching (s): the least of a few tries, all at once."""
     least: dict[DeviceName, float] = {}
     back = {name: Change(name, change.add, change.remove, change.order[::-1]) for name, change in changes.items()}
@@ -96,7 +96,7 @@ class StoredState:
 
 def read_stored_state(store: Store, lab: Lab, owner: str) -> StoredState:
     """What the run store has of the lab."""
-    key = slice_key(key_of(lab), owner)
+    key = tenancy_key(key_of(lab), owner)
     owners = {setting: whose.owner for setting, whose in store.owners(key_of(lab)).items()}
     current, job = store.current(key), store.latest_job(key)
     if current is None:
@@ -118,13 +118,13 @@ async def bring_up(command: Command, lab: Lab, found: StoredState) -> None:
     store, key = command.store, key_of(lab)
     run = store.new_run("up", key, plan_name=found.plan_name, user=command.settings.user, owner=found.owner)
     for owner in sorted(set(found.owners.values())):
-        store.own(slice_key(key, owner), run.id, [s for s, whose in found.owners.items() if whose == owner])
+        store.own(tenancy_key(key, owner), run.id, [s for s, whose in found.owners.items() if whose == owner])
     run.finish("ok")
     if not found.plan_text:
         return
     text = shaped(found.plan_text)[0]
     store.set_current(
-        slice_key(key, found.owner),
+        tenancy_key(key, found.owner),
         run.id,
         plan_name=found.plan_name,
         plan_sha=found.plan_sha,
@@ -143,12 +143,12 @@ def shaped(text: str) -> tuple[str, str]:
     job = plan.get("job") if isinstance(plan, dict) else None
     if not isinstance(job, dict):
         return text, ""
-    said = ""
+    message = ""
     if job.get("workload") == "program":
-        said = f"the program {job.get('program')}: its ranks all-reduce 1 MB again and again instead"
+        message = f"the program {job.get('program')}: its ranks all-reduce 1 MB again and again instead"
         job = {k: v for k, v in job.items() if k in ("name", "ranks", "rings")}
         job |= {"workload": "allreduce", "args": {"loop": True, "minbytes": "1M", "check": 0}}
     elif job.get("backend") != "nccl":
         return text, ""
     plan["job"] = {**job, "backend": "gloo"}
-    return json.dumps(plan, indent=1) + "\n", said
+    return json.dumps(plan, indent=1) + "\n", message

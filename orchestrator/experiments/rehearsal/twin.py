@@ -13,7 +13,7 @@ from optics import DeviceName, Identity, Missing
 from optics.plain import counted
 from orchestrator import emulated
 from orchestrator.experiments.rehearsal.findings import Event
-from orchestrator.experiments.rehearsal.inventory import Ways, texts
+from orchestrator.experiments.rehearsal.inventory import AccessPaths, texts
 from orchestrator.hosts.workplace import Workplace
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import load_lab
@@ -83,8 +83,8 @@ def running_twin(
         served = [name for name, segment in lab.segments.items() if segment.functions]
         ports = iter(free_ports(len(lab.hosts) + len(lab.devices) + len(served)))
         hosts_at, devices_at, functions_at = ({name: next(ports) for name in each} for each in (lab.hosts, lab.devices, served))
-        ways = Ways(hosts_at, devices_at, folder / "lab", functions_at)
-        for name, text in texts(lab, identities, families, ways).items():
+        paths = AccessPaths(hosts_at, devices_at, folder / "lab", functions_at)
+        for name, text in texts(lab, identities, families, paths).items():
             (folder / "inventory" / name).write_text(text, encoding="utf-8")
         own = replace(
             settings,
@@ -100,10 +100,10 @@ def running_twin(
             try:
                 stack.enter_context(running(folder / "inventory", "--with-parent", *([] if hosts else ["--devices-only"])))
             except Missing as error:
-                words = str(error).removeprefix("the emulated lab did not start: ")
-                lacks = "testbed doctor says what this machine lacks"
+                message = str(error).removeprefix("the emulated lab did not start: ")
+                missing = "testbed doctor says what this machine lacks"
                 alone = "; testbed plan --rehearse --devices-only needs neither hosts nor rights" if hosts else ""
-                raise Missing(f"the twin does not start: {words}", hint=lacks + alone) from None
+                raise Missing(f"the twin does not start: {message}", hint=missing + alone) from None
             yield Twin(own.inventory, load_lab(own.inventory), own)
     finally:
         place.close()

@@ -35,7 +35,7 @@ from orchestrator.plan.report import PlanReport
 from orchestrator.plan.target import Target, target
 from orchestrator.session import Command, PlanText, Session, load_lab, load_plan, open_session
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.light import light_history
 from orchestrator.store.options import PLAIN, UpOptions
 from orchestrator.store.ownership import adopted, taken_hosts
@@ -68,9 +68,10 @@ async def rehearse(
     began = time.monotonic()
     _more_time(command)
     lab, store = load_lab(command.inventory), command.store
-    if sliced := next((host.name for host in lab.hosts.values() if host.slice), ""):
+    if partitioned := next((host.name for host in lab.hosts.values() if host.partition), ""):
         raise Infeasible(
-            f"{sliced} is a slice of a host, which no twin has", hint="rehearse with an inventory without testbed_slices"
+            f"{partitioned} is a partition of a host, which no twin has",
+            hint="rehearse with an inventory without testbed_partitions",
         )
     found = await verbs.plan(command, plan_path, options)
     recorder = Recorder(command.progress)
@@ -78,25 +79,25 @@ async def rehearse(
         wanted, goal, read = await _read(command, plan_path, lab, options, hosts=not devices_only)
         phase.detail = f"{counted(len(read.settings), 'device')}, {counted(len(read.hellos), 'host')}; nothing was written"
     kinds = await asyncio.to_thread(families)
-    there, lacking = _emulated(lab, read, goal, store.owned(slice_of(lab, command.settings)), kinds)
+    existing, missing = _emulated(lab, read, goal, store.owned(tenancy_of(lab, command.settings)), kinds)
     up = read_stored_state(store, lab, command.settings.owner or command.settings.user)
     text, other = shaped(plan_path.text if isinstance(plan_path, PlanText) else text_of(plan_path))
-    alone = "as asked" if devices_only else no_room(len(there.hosts), *_ranks(up, text if options.launch_job else ""))
+    alone = "as asked" if devices_only else no_room(len(existing.hosts), *_ranks(up, text if options.launch_job else ""))
     times = switching(lab, store, command.settings, goal.change.changes)
     if alone:
-        lacking.append(f"hosts ({alone}): {NO_HOSTS}")
+        missing.append(f"hosts ({alone}): {NO_HOSTS}")
     else:
-        lacking += [*not_on_twin(lab), *dict.fromkeys(filter(None, (other, shaped(up.plan_text)[1] if up.job_runs else "")))]
+        missing += [*not_on_twin(lab), *dict.fromkeys(filter(None, (other, shaped(up.plan_text)[1] if up.job_runs else "")))]
     with recorder.phase("twin") as phase:
         phase.detail = "starting"
         with (
-            running_twin(there, read.identities, kinds, command.settings, hosts=not alone) as twin,
+            running_twin(existing, read.identities, kinds, command.settings, hosts=not alone) as twin,
             Store(twin.settings.store_path) as own,
         ):
             inside = Command(Prefixed(command.progress), own, twin.settings)
             try:
                 async with _opened(twin) as session:
-                    lacking += await seed_devices(session, twin, read, goal.change.changes, times)
+                    missing += await seed_devices(session, twin, read, goal.change.changes, times)
                     if not alone:
                         await seed_hosts(session, lab, read)
                 if not alone:
@@ -123,7 +124,7 @@ async def rehearse(
         stall=None if alone else estimate_stall(stalls, mode_of(rehearsed.phases), rehearsed.dark_ms),
         job_change=found.job_change,
         switching={name: str(times[name]) for name in goal.change.changes},
-        lacking=tuple(lacking),
+        missing=tuple(missing),
         notes=(
             *_drift(up, lab, read),
             *_otherwise(found, rehearsed),
@@ -162,7 +163,7 @@ async def _read(
 
     Raises: as `target`, `read_running_lab`; Interlock - a host runs another owner's routes.
     """
-    store, key = command.store, slice_of(lab, command.settings)
+    store, key = command.store, tenancy_of(lab, command.settings)
     wanted = avoiding(load_plan(plan_path, lab)[0], options.avoid, lab)
     async with command.opened(lab, "rehearse") as session:
         seen = await session.observe(hosts=False)
@@ -194,10 +195,10 @@ def _emulated(
             f"no emulator for the family of {names}: the change cannot be rehearsed",
             hint="testbed plan shows the change; an emulator may be added: docs/how-to/add-a-driver.md",
         )
-    gone = {name: f"family {driver} has no emulator" for name, driver in foreign.items()}
-    gone |= {name: "it was not read" for name in lab.devices if name not in read.identities and name not in gone}
-    return lab_without_devices(lab, gone), [
-        f"{name}, which the change does not involve: {why}" for name, why in sorted(gone.items())
+    removed = {name: f"family {driver} has no emulator" for name, driver in foreign.items()}
+    removed |= {name: "it was not read" for name in lab.devices if name not in read.identities and name not in removed}
+    return lab_without_devices(lab, removed), [
+        f"{name}, which the change does not involve: {why}" for name, why in sorted(removed.items())
     ]
 
 
@@ -221,7 +222,7 @@ async def _change(inside: Command, twin: Twin, plan: PlanText, goal: Target, opt
         dark_ms_expected=done.dark_ms_expected,
         dark_time_scale=done.dark_time_scale,
         links=links_dark(goal, events, since),
-        turn=done.turn,
+        ring_change=done.ring_change,
         back=None if done.nothing_to_do else await _back(inside),
         notes=done.notes,
     )
@@ -243,8 +244,8 @@ def _drift(up: StoredState, lab: Lab, read: LabReading) -> list[str]:
         wanted = settings(up.state.circuits(lab))
     except TestbedError:  # the inventory changed since
         return []
-    gone = sorted(str(s) for device, held in wanted.items() for s in held - among(held, read.settings.get(device, held)))
-    return [f"{up.plan_name} is up without {', '.join(gone[:4])}; on the twin it was restored first"] if gone else []
+    removed = sorted(str(s) for device, held in wanted.items() for s in held - among(held, read.settings.get(device, held)))
+    return [f"{up.plan_name} is up without {', '.join(removed[:4])}; on the twin it was restored first"] if removed else []
 
 
 def _otherwise(found: PlanReport, rehearsed: RehearsalReport) -> list[str]:
@@ -262,7 +263,7 @@ def _trouble(read: LabReading) -> list[str]:
     return [
         *dark,
         *(f"{port} is {state}, on the twin too" for port, state in sorted(read.states.items())),
-        *(f"port in use without light, or unknown: {words}; not on the twin" for words in read.holders),
+        *(f"port in use without light, or unknown: {text}; not on the twin" for text in read.holders),
     ]
 
 

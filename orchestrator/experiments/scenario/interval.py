@@ -46,7 +46,7 @@ class ArmComparison:
         """Whether the interval of the ratio excludes 1."""
         return self.ratio.low is not None and self.ratio.high is not None and not self.ratio.low <= 1.0 <= self.ratio.high
 
-    def words(self, a: str, b: str) -> str:
+    def text(self, a: str, b: str) -> str:
         """The result for arms of these names."""
         share = abs(self.ratio.value - 1) * 100
         longer = "longer" if self.ratio.value > 1 else "shorter"

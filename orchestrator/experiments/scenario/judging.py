@@ -53,7 +53,7 @@ class JudgedComparison:
         return (self.found.high - self.found.low) / (max(self.found.value, *ends) or 1.0)
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """In words: `0.021 (95 % 0.019 to 0.024; n = 5), band at most 0.03: holds`."""
         outcome = f"{self.outcome}: {self.why}" if self.why else self.outcome
         if self.found is None:
@@ -72,12 +72,12 @@ def figures(found: Interval, compared: Compared) -> tuple[str, ...]:
     """The value, and its interval if it has one, with as many digits as show on which side of the band each of them is."""
     numbers = [number for number in (found.value, found.low, found.high) if number is not None]
 
-    def told(number: float, digits: int) -> bool:
+    def notified(number: float, digits: int) -> bool:
         shown = float(f"{number:.{digits}g}")
         low, high = compared.low, compared.high
         return (low is None or (shown >= low) == (number >= low)) and (high is None or (shown <= high) == (number <= high))
 
-    digits = next((n for n in range(LEAST_DIGITS, MOST_DIGITS) if all(told(number, n) for number in numbers)), MOST_DIGITS)
+    digits = next((n for n in range(LEAST_DIGITS, MOST_DIGITS) if all(notified(number, n) for number in numbers)), MOST_DIGITS)
     return tuple(f"{number:.{digits}g}" for number in numbers)
 
 
@@ -103,8 +103,8 @@ def judge_comparison(compared: Compared, samples: Samples, slots: Sequence[Mappi
     if any(under == 0 < value for value, under in values):
         return JudgedComparison(compared, None, "not shown", 0, f"{compared.metric} of arm {compared.over} was 0 in a round")
     if not values and pairs:
-        lacking = compared.over if any(of.get(one) for one, _ in pairs) else compared.of
-        return JudgedComparison(compared, None, "not shown", 0, f"{compared.metric} of arm {lacking} was not recorded")
+        missing = compared.over if any(of.get(one) for one, _ in pairs) else compared.of
+        return JudgedComparison(compared, None, "not shown", 0, f"{compared.metric} of arm {missing} was not recorded")
     if not values:
         return JudgedComparison(compared, None, "starved", 0, _starved(0))
     found = paired_ratio([value / under if under else 1.0 for value, under in values])

@@ -17,7 +17,7 @@ from orchestrator.experiments.scenario.interval import LEVEL, RESAMPLES, SEED, I
 LARGEST_LOG = 700.0
 """Of a number that a float holds: two rounds that have nothing in common say next to nothing."""
 How = Literal["t", "bootstrap", ""]
-HOW_WORDS = {
+HOW_TEXT = {
     "t": f"geometric mean of the rounds' ratios, {LEVEL} % t-interval of their logarithms",
     "bootstrap": f"mean of the rounds' ratios, {LEVEL} % of {RESAMPLES} bootstrap resamples of the rounds (seed {SEED})",
 }
@@ -25,7 +25,7 @@ HOW_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PairedRatio:
-    """What the rounds say: the ratio, its interval, from how many rounds, and how it was made (`HOW_WORDS`)."""
+    """What the rounds say: the ratio, its interval, from how many rounds, and how it was made (`HOW_TEXT`)."""
 
     found: Interval
     n: int

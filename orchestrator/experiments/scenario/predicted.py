@@ -30,7 +30,7 @@ class Prediction:
         return self.of / self.over if self.of is not None and self.over else None
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         unit = METRICS[self.compared.metric][0]
         if self.ratio is None:
             one = [
@@ -67,13 +67,13 @@ def _of_arm(arm: Arm, compared: Compared, lab: Lab) -> float | str:
 
 def _of_plan(arm: Arm, compared: Compared, lab: Lab) -> float | None:
     plan = arm.setups[compared.tenant].plan
-    said: Mapping[str, Any] = plan.document.get("predicted") or {}
-    if not said and plan.document.get("schedule"):
+    reply: Mapping[str, Any] = plan.document.get("predicted") or {}
+    if not reply and plan.document.get("schedule"):
         try:
-            said = forecast(read_plan(plan.text, plan.file, lab), lab)
+            reply = forecast(read_plan(plan.text, plan.file, lab), lab)
         except TestbedError:  # its slots never join two that have to talk
-            said = {}
-    iteration, compute, busbw = (said.get(name) for name in ("iteration_ms", "compute_ms", "busbw_mbps"))
+            reply = {}
+    iteration, compute, busbw = (reply.get(name) for name in ("iteration_ms", "compute_ms", "busbw_mbps"))
     if compared.metric == "busbw_gbps":
         return None if busbw is None else float(busbw) * 8 / 1000
     if iteration is None:

@@ -119,11 +119,11 @@ def again(settings: Settings, word: str, kind: str = "compare") -> ComparisonRec
     """Read a saved record of this kind. Raises: BadFile, Missing - there is none."""
     path = record_file(settings, word)
     if path is None:
-        there = sorted(p.name for p in campaigns(settings).glob(f"{kind}-*"))[-5:]
+        existing = sorted(p.name for p in campaigns(settings).glob(f"{kind}-*"))[-5:]
         compared = kind == "compare"
         what = "comparison" if compared else "record"
         raise Missing(
-            f"there is no {what} {word!r}" + (f"; the latest are {', '.join(there)}" if there else ""),
+            f"there is no {what} {word!r}" + (f"; the latest are {', '.join(existing)}" if existing else ""),
             hint="testbed experiment compare A.json B.json" if compared else "testbed experiment reproduce NAME",
         )
     return ComparisonRecord(path.parent, read_record(path))

@@ -60,7 +60,7 @@ class Runner:
     record: ComparisonRecord
     scenario: Scenario
     verbs: Mapping[str, Verbs]
-    say: Callable[[str], None]
+    emit: Callable[[str], None]
     settle: Callable[[float], None] | None = None
     stalls: bool = False
     sleep: Callable[[float], None] = time.sleep
@@ -126,7 +126,7 @@ class Runner:
         return True
 
     def _one(self, number: int, slot: dict[str, Any]) -> None:
-        self.say(f"{self._place(number)}: {self.record.data['arms'][slot['arm']]}{self._left()}")
+        self.emit(f"{self._place(number)}: {self.record.data['arms'][slot['arm']]}{self._left()}")
         slot.update(state="failed", runs=[], jobs={}, changes={}, error="")
         at = self.clock()
         try:
@@ -144,7 +144,7 @@ class Runner:
                 hint = "allow more: --timeout 10m" if isinstance(error, Stalled) else error.hint
                 raise NotVerified(str(error), hint=hint) from error
             slot["state"] = STALLED
-            self.say(f"measurement {number + 1} stalled: {slot['error']}")
+            self.emit(f"measurement {number + 1} stalled: {slot['error']}")
             self._stop()
             self._note(number, slot)
         except BaseException as error:
@@ -175,7 +175,7 @@ class Runner:
         slot["slowed"] = found.to_json()
         if found.void:
             slot["state"] = VOID
-            self.say(f"measurement {number + 1} is void: {found.words}")
+            self.emit(f"measurement {number + 1} is void: {found.message}")
 
     def _iterations(self, slot: dict[str, Any], arm: Arm) -> None:
         """Bring the plans up, launch the jobs, begin what runs beside them, wait for the jobs' iterations, stop them."""
@@ -186,16 +186,16 @@ class Runner:
         try:
             for tenant in arm.setups:
                 jobs[tenant] = self._launched(slot, tenant)
-            for name, tenant, how in arm.beside:
+            for name, tenant, how in arm.shared:
                 self._begin(slot, name, tenant, how)
-            if len(jobs) > 1 or arm.beside or arm.turning:  # not what was made alone, or over circuits that rested
+            if len(jobs) > 1 or arm.shared or arm.has_schedule:  # not what was made alone, or over circuits that rested
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
             self._before_others(arm)
             self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations)
         finally:
-            for name, tenant, _ in arm.beside:
+            for name, tenant, _ in arm.shared:
                 self.verbs[tenant].end(name)
             for tenant, job in jobs.items():
                 if job.state in ALIVE:
@@ -208,9 +208,9 @@ class Runner:
 
     def _begin(self, slot: dict[str, Any], name: str, tenant: str, how: Any) -> None:
         """Begin the service of an extension; what it says is kept."""
-        for words in self.verbs[tenant].begin(name, how):
-            slot.setdefault("said", {}).setdefault(name, []).append(words)
-            self.say(words)
+        for text in self.verbs[tenant].begin(name, how):
+            slot.setdefault("reported", {}).setdefault(name, []).append(text)
+            self.emit(text)
 
     def _launched(self, slot: dict[str, Any], tenant: str) -> JobStatus:
         job = self.verbs[tenant].launch()
@@ -234,8 +234,8 @@ class Runner:
         self._settle(arm.settle_ms)
         for tenant, setup in arm.setups.items():
             if setup.then is not None:
-                there = self.record.plan(arm.name, tenant, then=True)
-                slot["changes"][tenant] = self._up(slot, tenant, there, launch=True, mode=setup.mode).run
+                existing = self.record.plan(arm.name, tenant, then=True)
+                slot["changes"][tenant] = self._up(slot, tenant, existing, launch=True, mode=setup.mode).run
         for tenant in arm.setups:
             jobs[tenant] = now = self.verbs[tenant].status()
             parts = slot["jobs"][tenant]
@@ -299,7 +299,7 @@ class Runner:
                 self.priority.give_back()
             self.priority = None
             self.record.data.setdefault("environment", {})["priority"] = False
-            self.say(f"ranks have no priority over other programs of this machine: {first_line(error)}")
+            self.emit(f"ranks have no priority over other programs of this machine: {first_line(error)}")
 
     def _take_back(self, slot: dict[str, Any]) -> None:
         """Take priority back. A connection that broke has done that."""
@@ -307,7 +307,7 @@ class Runner:
             with suppress(TestbedError):
                 if lost := self.priority.give_back():
                     slot["priority_lost"] = lost
-                    self.say("lost their priority: " + "; ".join(f"{host}: {', '.join(why)}" for host, why in lost.items()))
+                    self.emit("lost their priority: " + "; ".join(f"{host}: {', '.join(why)}" for host, why in lost.items()))
 
     def _stop(self) -> None:
         """Stop the jobs that run; what prevents it will end the next measurement, or show in the state that the lab is left in."""
@@ -323,19 +323,19 @@ def leave(record: ComparisonRecord, verbs: Mapping[str, Verbs]) -> str:
     if wanted in arms:
         for tenant, own in verbs.items():
             own.up(record.plan(wanted, tenant))
-        words = f"{arms[wanted]} is up, its job does not run"
+        text = f"{arms[wanted]} is up, its job does not run"
     elif wanted == "down":
         for own in verbs.values():
             own.down()
-        words = "nothing is up"
+        text = "nothing is up"
     else:
         found = []
         for tenant, run in reversed([*record.data["first_change"].items()]):
             report = verbs[tenant].rollback(run)
             whose = f"{tenant}: " if tenant else ""
             found.append(f"{whose}{report.plan if isinstance(report, UpReport) else 'nothing'} is up")
-        words = f"as it was before: {', '.join(found) or 'nothing was moved'}"
+        text = f"as it was before: {', '.join(found) or 'nothing was moved'}"
         record.data["first_change"] = {}
-    record.data["left"] = words
+    record.data["left"] = text
     record.save()
-    return words
+    return text

@@ -37,7 +37,7 @@ class Slowed:
         return self.share is not None and self.share > WAIT_LIMIT
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         if self.share is None:
             return "how long ranks waited for processors is not known"
         return f"{self.rank} waited for processors {self.share:.0%} of an iteration, {WAIT_LIMIT:.0%} are the most"

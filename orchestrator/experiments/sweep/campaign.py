@@ -67,12 +67,12 @@ def carry_out(
     total = Counter(trial.resource for trial in trials)
     ended: Counter[str] = Counter()
     tried: dict[str, list[Outcome]] = {}
-    under_way: dict[str, Trial] = {}
+    in_progress: dict[str, Trial] = {}
     first: dict[str, float] = {}
 
     def submit(trial: Trial) -> Future:
         key = f"{campaign.name}-{trial.key}-{len(tried.setdefault(trial.key, []))}"
-        under_way[key] = trial
+        in_progress[key] = trial
         return client.submit(
             run_trial, trial.task, version, key=key, resources={trial.resource: 1} if trial.resource else None, pure=False
         )
@@ -81,17 +81,17 @@ def carry_out(
     begun = [submit(trial) for resource, count in slots.items() for trial in islice(waiting[resource], AHEAD * count)]
     running = as_completed(begun, loop=client.loop)
     for future in running:
-        trial = under_way.pop(future.key)
+        trial = in_progress.pop(future.key)
         try:
             outcome: Outcome = future.result()
         except CancelledError as error:
-            raise _gone(seen) from error
+            raise _ended(seen) from error
         except Refused:
             raise
         except Exception as error:  # its workers died, one after another
             outcome = Outcome(values={}, error=f"{type(error).__name__}: {error}"[:2000], seconds=0.0, worker="", began=time.time())
         if client.status != "running":
-            raise _gone(seen)
+            raise _ended(seen)
         future.release()
         attempts = tried[trial.key]
         attempts.append(outcome)
@@ -122,6 +122,6 @@ def _left(took_s: Mapping[str, float], total: Mapping[str, int], ended: Mapping[
     return max(took / ended[resource] * (total[resource] - ended[resource]) for resource, took in took_s.items()) or None
 
 
-def _gone(seen: CampaignProgress) -> Unreachable:
-    words = f"the Dask scheduler is gone; {seen.done + seen.failed} of {seen.total} trials have ended and are kept"
-    return Unreachable(words, hint="start the scheduler and its workers again, then testbed experiment sweep FILE --resume")
+def _ended(seen: CampaignProgress) -> Unreachable:
+    text = f"the Dask scheduler is gone; {seen.done + seen.failed} of {seen.total} trials have ended and are kept"
+    return Unreachable(text, hint="start the scheduler and its workers again, then testbed experiment sweep FILE --resume")

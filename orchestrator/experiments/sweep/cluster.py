@@ -69,8 +69,8 @@ def dask_client(on: str, workers: int, folder: Path, state_dir: Path, resources:
         try:
             client = Client(on, timeout=CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
-            words = first_line(error)
-            raise Unreachable(f"no Dask scheduler at {on}: {words}", hint="start one: dask scheduler; or --on local") from error
+            text = first_line(error)
+            raise Unreachable(f"no Dask scheduler at {on}: {text}", hint="start one: dask scheduler; or --on local") from error
         try:
             yield client
         finally:
@@ -114,13 +114,13 @@ def concurrent_trials(client: Client, resources: Collection[str]) -> dict[str, i
     answers = client.run(of_program, on_error="return")
     wanted = of_program()
     wrong = [
-        f"{workers[address].get('name', address)} on {workers[address].get('host', '?')}: {_said(found)}"
+        f"{workers[address].get('name', address)} on {workers[address].get('host', '?')}: {_reported(found)}"
         for address, found in answers.items()
         if found != wanted and address in workers
     ]
     if wrong:
-        words = "; ".join(sorted(wrong)[:8])
-        raise Refused(f"this is version {wanted}; other workers: {words}", hint="install the same version there")
+        text = "; ".join(sorted(wrong)[:8])
+        raise Refused(f"this is version {wanted}; other workers: {text}", hint="install the same version there")
     slots = {}
     for resource in resources:
         slots[resource] = sum(
@@ -132,7 +132,7 @@ def concurrent_trials(client: Client, resources: Collection[str]) -> dict[str, i
     return slots
 
 
-def _said(found: object) -> str:
+def _reported(found: object) -> str:
     if isinstance(found, ImportError):
         return f"optical-testbed is not installed ({found})"
     return str(found)

@@ -100,17 +100,17 @@ async def _one_change(lab: Lab, devices: Mapping[str, Any], plan: Mapping[str, A
     outcomes = await asyncio.gather(*(devices[name].apply(change, ready) for name, change in moves.items()))
     ended = time.monotonic()
     for outcome in outcomes:
-        lacking = {*map(without_attenuation, goal.wanted[outcome.device])} - {*map(without_attenuation, outcome.observed)}
-        if outcome.failed or lacking:
-            words = "; ".join([*outcome.failed.values()][:3]) or f"{len(lacking)} are missing"
-            raise NotVerified(f"{outcome.device} does not hold the circuits of {plan['name']}: {words}")
+        missing = {*map(without_attenuation, goal.wanted[outcome.device])} - {*map(without_attenuation, outcome.observed)}
+        if outcome.failed or missing:
+            text = "; ".join([*outcome.failed.values()][:3]) or f"{len(missing)} are missing"
+            raise NotVerified(f"{outcome.device} does not hold the circuits of {plan['name']}: {text}")
     return {
         "observe_ms": (observed - began) * 1e3,
         "plan_ms": (planned - observed) * 1e3,
         "switch_ms": (ended - planned) * 1e3,
         "dark_ms": max(((each.settled_ns - each.broken_ns) / 1e6 for each in outcomes), default=0.0),
         "circuits_made": float(sum(len(made) for made in goal.change.made.values())),
-        "circuits_broken": float(sum(len(gone) for gone in goal.change.removed.values())),
+        "circuits_broken": float(sum(len(ended) for ended in goal.change.removed.values())),
         "circuits_kept": float(sum(len(kept) for kept in goal.change.kept.values())),
     }
 
@@ -182,8 +182,8 @@ def _scenario(task: Mapping[str, Any], until: float) -> Values:
         path = place / "scenario.yaml"
         path.write_text(page["text"], encoding="utf-8")
         repeats = task["parameters"].get("repeats")
-        words = ["experiment", "reproduce", str(path), "--yes", *(["--repeats", str(repeats)] if repeats else [])]
-        found = run_testbed(words, None, _own(place), until, (0, _NOT_REPRODUCED))
+        tokens = ["experiment", "reproduce", str(path), "--yes", *(["--repeats", str(repeats)] if repeats else [])]
+        found = run_testbed(tokens, None, _own(place), until, (0, _NOT_REPRODUCED))
     values: Values = {"reproduced": float(found.get("outcome") == "reproduced")}
     for each in found["findings"]:
         estimate = each["found"] if isinstance(each["found"], Mapping) else {"value": each["found"]}
@@ -200,16 +200,16 @@ def _own(folder: Path) -> dict[str, str]:
 
 
 def run_testbed(
-    words: Sequence[str], inventory: Path | None, own: Mapping[str, str], until: float, good: Sequence[int] = (0,)
+    tokens: Sequence[str], inventory: Path | None, own: Mapping[str, str], until: float, good: Sequence[int] = (0,)
 ) -> dict[str, Any]:
     """Run `testbed WORDS --json` and return its data. until: monotonic time (s) at which it is ended.
 
     Raises: NotVerified - it failed, with its code and message; TimedOut.
     """
     at = ["--inventory", str(inventory)] if inventory is not None else []
-    verb = " ".join(takewhile(str.isalpha, words))
+    verb = " ".join(takewhile(str.isalpha, tokens))
     process = subprocess.Popen(
-        [*_WITH_WORKER, sys.executable, "-P", "-m", "orchestrator.cli.main", *words, *at, "--json"],
+        [*_WITH_WORKER, sys.executable, "-P", "-m", "orchestrator.cli.main", *tokens, *at, "--json"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -249,15 +249,15 @@ def _end(process: subprocess.Popen[str]) -> None:
 def report_values(found: Mapping[str, Any]) -> Values:
     """The figures of the report of `up`: its own, those of the job's turn and of the job, and the phases' times (s)."""
     values: Values = {}
-    for place, part in (("", found), ("turn.", found.get("turn") or {}), ("job.", found.get("job") or {})):
+    for place, part in (("", found), ("turn.", found.get("ring_change") or {}), ("job.", found.get("job") or {})):
         values |= {
             f"{place}{name}": float(value)
             for name, value in part.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
     values |= {f"{phase['name']}_s": phase["seconds"] for phase in found.get("phases") or () if phase.get("seconds") is not None}
-    if "turn.stood_ms" in values:
-        values["lost_ms"] = values["turn.stood_ms"]
+    if "turn.paused_ms" in values:
+        values["lost_ms"] = values["turn.paused_ms"]
     return values
 
 
@@ -330,8 +330,8 @@ def _using(folder: Path) -> list[int]:
     """The labs and the commands of this program whose words name a file in `folder`."""
     return [
         pid
-        for pid, _, words in emulated.processes()
-        if {"emulators", "orchestrator.cli.main"} & {*words[:6]} and any(word.startswith(f"{folder}/") for word in words)
+        for pid, _, tokens in emulated.processes()
+        if {"emulators", "orchestrator.cli.main"} & {*tokens[:6]} and any(word.startswith(f"{folder}/") for word in tokens)
     ]
 
 

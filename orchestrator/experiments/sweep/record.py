@@ -159,8 +159,8 @@ def read_campaign_record(folder: Path) -> CampaignRecord:
 
 def find_campaign(settings: Settings, name: str | None) -> CampaignRecord:
     """The campaign of this name, None: the one that was begun last. Raises: Missing - there is none; as `read_campaign_record`."""
-    there = {path.parent.name: path.stat().st_mtime_ns for path in sweeps(settings).glob(f"*/{LIST}")}
-    if not there or (name is not None and name not in there):
-        words = f"there is no campaign {name}{did_you_mean(name, there)}" if name else "no campaign was run yet"
-        raise Missing(words, hint="testbed experiment sweep examples/sweeps/methods.yaml")
-    return read_campaign_record(sweeps(settings) / (name or max(there, key=lambda each: there[each])))
+    existing = {path.parent.name: path.stat().st_mtime_ns for path in sweeps(settings).glob(f"*/{LIST}")}
+    if not existing or (name is not None and name not in existing):
+        text = f"there is no campaign {name}{did_you_mean(name, existing)}" if name else "no campaign was run yet"
+        raise Missing(text, hint="testbed experiment sweep examples/sweeps/methods.yaml")
+    return read_campaign_record(sweeps(settings) / (name or max(existing, key=lambda each: existing[each])))

@@ -53,8 +53,8 @@ def run_trial(task: Mapping[str, Any], version: str) -> Outcome:
             began, at = time.time(), time.monotonic()
             values = {name: value for name, value in work(task).items() if isfinite(value)}  # JSON has no others
     except Exception as caught:
-        words = str(caught).strip() or "no message"
-        error = f"{type(caught).__name__}: {words}"[:2000]
+        text = str(caught).strip() or "no message"
+        error = f"{type(caught).__name__}: {text}"[:2000]
     return Outcome(values=values, error=error, seconds=time.monotonic() - at, worker=platform.node(), began=began)
 
 
@@ -78,8 +78,8 @@ def impossible(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
             name, text = task["files"]["workload"]["name"], task["files"]["workload"]["text"]
             if text not in needed:
                 needed[text] = read_text(text, name).workload.hosts
-            if needed[text] > (there := task["lab"]["wanted"]["hosts"]):
-                found.append(f"{name} needs {needed[text]} hosts, the lab has {there}")
+            if needed[text] > (place := task["lab"]["wanted"]["hosts"]):
+                found.append(f"{name} needs {needed[text]} hosts, the lab has {place}")
     return found
 
 
@@ -97,7 +97,7 @@ def predict(task: Mapping[str, Any]) -> Values:
     found = design(read_text(workload["text"], workload["name"]), lab, Wanted(**given))
     times = {
         f"{place}{name}_ms": seconds * 1e3
-        for place, each in (("", found.here), ("home_", found.home))
+        for place, each in (("", found.here), ("home_", found.own))
         for name, seconds in (
             ("iteration", each.iteration_s),
             ("compute", each.compute_s),

@@ -60,8 +60,8 @@ def carried_out(
             nonlocal seen
             seen = now
             left = "" if now.left_s is None else f", about {seconds_text(now.left_s)} left"
-            words = f"{now.failed or 'none'} failed{left}"
-            progress.update("trials", now.done + now.failed, now.total, words)
+            text = f"{now.failed or 'none'} failed{left}"
+            progress.update("trials", now.done + now.failed, now.total, text)
 
         try:
             if trials:
@@ -78,8 +78,8 @@ def carried_out(
                     carry_out(client, campaign, kept, trials, slots, show)
                     progress.done("trials", f"{seen.done} done, {seen.failed} failed")
         except KeyboardInterrupt:
-            words = f"{campaign.name}: interrupted; {seen.done + seen.failed} of {seen.total} trials have ended and are kept"
-            raise Interrupted(words, hint=f"to continue: {again}") from None
+            text = f"{campaign.name}: interrupted; {seen.done + seen.failed} of {seen.total} trials have ended and are kept"
+            raise Interrupted(text, hint=f"to continue: {again}") from None
         finally:
             if where == "local":
                 for trouble in clear_left(settings):

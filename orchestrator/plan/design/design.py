@@ -25,10 +25,10 @@ from planner.model.shape import Lab as PlannerLab
 from planner.model.shape import Shape
 from planner.model.workload import Workload
 from planner.predict.iteration import (
+    FlowPath,
     PairFlow,
     Prediction,
     RingFlow,
-    Way,
     allreduce_s,
     spread,
 )
@@ -64,7 +64,7 @@ class Transferred:
     dst: int
     bytes: int
     lane: int
-    way: Way
+    path: FlowPath
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Design:
     """A topology on hosts of a lab, the job on it and its prediction.
 
     orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the workload; time_scale: of times.
-    home: the same at the workload's own rate and bytes. others: other topologies that were evaluated, with their iteration (s).
+    own: the same at the workload's own rate and bytes. others: other topologies that were evaluated, with their iteration (s).
     stopped: the search for a strategy was ended early; this is the best found until then. loss_db: the most that is expected of a
     circuit, where the method chose ports.
     """
@@ -90,7 +90,7 @@ class Design:
     scale: float
     time_scale: float
     here: Prediction
-    home: Prediction
+    own: Prediction
     others: tuple[tuple[str, float], ...] = ()
     stopped: bool = False
     loss_db: Db = 0.0
@@ -185,8 +185,8 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
             refused = refused or error
     if refused is not None and not designs:
         raise refused
-    best = min(designs, key=lambda found: found.home.iteration_s)
-    others = tuple((d.found.name, d.home.iteration_s) for d in designs if d is not best)
+    best = min(designs, key=lambda found: found.own.iteration_s)
+    others = tuple((d.found.name, d.own.iteration_s) for d in designs if d is not best)
     return replace(best, found=replace(best.found, why=(*searched, *best.found.why)), others=others, stopped=stopped)
 
 
@@ -203,11 +203,11 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
     from planner.topology.alternating import alternate
     from planner.topology.strategies import parts
 
-    at_home = replace(lab, rate_gbps=read.workload.rate_gbps * PAYLOAD)
-    ways = parts(read.workload)
+    at_own_rate = replace(lab, rate_gbps=read.workload.rate_gbps * PAYLOAD)
+    paths = parts(read.workload)
     found = alternate(
-        ways,
-        at_home,
+        paths,
+        at_own_rate,
         lab.n,
         rules=wanted.rules,
         seed=wanted.seed,
@@ -217,7 +217,7 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
         chains=wanted.chains,
         workers=wanted.workers,
     )
-    spread_so = "; ".join(f"{part.name}: {name}" for part, name in zip(ways, found.strategy, strict=True))
+    spread_so = "; ".join(f"{part.name}: {name}" for part, name in zip(paths, found.strategy, strict=True))
     rounds = ", ".join(f"{r.before_s * 1e3:.4g} -> {r.after_s * 1e3:.4g} ms ({r.taken} of {r.tried} taken)" for r in found.rounds)
     if wanted.chains > 1:
         rounds = f"chain {found.chain + 1} of {wanted.chains}: {rounds}"
@@ -228,8 +228,8 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
         end = f"{wanted.patience} in a row brought nothing better"
     else:
         end = f"all {last} were tried" if last else "there is only one strategy"
-    said = (f"strategy: {spread_so}", f"strategies and topologies in turn: {rounds}; {end}")
-    return replace(read, demand=found.demand), said, found.stopped
+    lines = (f"strategy: {spread_so}", f"strategies and topologies in turn: {rounds}; {end}")
+    return replace(read, demand=found.demand), lines, found.stopped
 
 
 def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> Design:
@@ -245,30 +245,30 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     else:
         links = assign_ports([WantedLink(a, b, kind) for a, b in found.ports or rows], lab)
     loss_db = max(circuit.loss_db for circuit in circuits(links, lab)) if found.ports else 0.0
-    ways = orders(read.demand, shape, wanted.backend)
-    rings = [tuple(hosts[rank] for rank in order) for group in ways.values() for order in group]
+    paths = orders(read.demand, shape, wanted.backend)
+    rings = [tuple(hosts[rank] for rank in order) for group in paths.values() for order in group]
     chosen = next_hops(links, lanes_of(lab), (), rings)
     link_mbps = rate_mbps(lab, hosts)
-    home_rate = read.workload.rate_gbps * 1e9 / 8 * PAYLOAD
-    named = _ring_flows(read.demand, ways, hosts, chosen, lab)
+    own_rate = read.workload.rate_gbps * 1e9 / 8 * PAYLOAD
+    named = _ring_flows(read.demand, paths, hosts, chosen, lab)
     groups = {group.id: group for group in read.demand.groups}
-    schedules = _schedules(found, wanted, named, groups, hosts, chosen, lab, home_rate)
+    schedules = _schedules(found, wanted, named, groups, hosts, chosen, lab, own_rate)
     stepped = [step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()]
     flows = [flow for name, flow in named if name not in schedules]
-    ways |= {name: (groups[name].members,) for name in schedules}
+    paths |= {name: (groups[name].members,) for name in schedules}
     pairs, lanes = pair_flows(read.demand, hosts, chosen, lab)
     shares = spread(pairs)
     ratio = read.workload.rate_gbps * 1e3 / link_mbps
-    home = predicted_iteration(read.demand, flows, pairs, shares, home_rate, wanted.alpha_s, read.demand.compute_s, stepped)
-    scale = wanted.scale if wanted.scale is not None else _scale(_ideal_s(read.demand, offer, home_rate), ratio)
+    own = predicted_iteration(read.demand, flows, pairs, shares, own_rate, wanted.alpha_s, read.demand.compute_s, stepped)
+    scale = wanted.scale if wanted.scale is not None else _scale(_ideal_s(read.demand, offer, own_rate), ratio)
     moved = tuple(
-        Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, way)
+        Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, path)
         for (src, dst, used), pair, parts in zip(lanes, pairs, shares, strict=True)
-        for lane, way, share in zip(used, pair.ways, parts, strict=True)
+        for lane, path, share in zip(used, pair.paths, parts, strict=True)
         if share > 0
     )
     scaled = [replace(flow, bytes=flow.bytes * scale) for flow in flows]
-    least = [PairFlow(t.bytes, (t.way,)) for t in moved]
+    least = [PairFlow(t.bytes, (t.path,)) for t in moved]
     rate = link_mbps * 1e6 / 8 * PAYLOAD
     here = predicted_iteration(
         _scaled(read.demand, scale),
@@ -282,7 +282,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     )
     if wanted.schedule:
         found = replace(found, why=(*found.why, f"all-reduce by the schedule {wanted.schedule}"))
-    made = Design(wanted, read, hosts, offer, found, ways, links, moved, schedules, link_mbps, scale, scale * ratio, here, home)
+    made = Design(wanted, read, hosts, offer, found, paths, links, moved, schedules, link_mbps, scale, scale * ratio, here, own)
     return replace(made, loss_db=loss_db)
 
 
@@ -294,11 +294,11 @@ def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
     return float(given.compute_s + sent.max() / (lab.degree * bytes_per_s))
 
 
-def _scale(home_s: float, ratio: float) -> float:
+def _scale(own_s: float, ratio: float) -> float:
     """Bytes here per byte of the workload: 1 where the lab is about as fast as the workload's own network."""
-    if ratio <= MUCH_SLOWER or not home_s or home_s * ratio <= AIM_S:
+    if ratio <= MUCH_SLOWER or not own_s or own_s * ratio <= AIM_S:
         return 1.0
-    return float(f"{AIM_S / (home_s * ratio):.2g}")
+    return float(f"{AIM_S / (own_s * ratio):.2g}")
 
 
 def _scaled(given: Demand, scale: float) -> Demand:
@@ -307,14 +307,14 @@ def _scaled(given: Demand, scale: float) -> Demand:
 
 
 def _ring_flows(
-    given: Demand, ways: Mapping[str, tuple[tuple[int, ...], ...]], hosts: Sequence[HostName], chosen: NextHops, lab: Lab
+    given: Demand, paths: Mapping[str, tuple[tuple[int, ...], ...]], hosts: Sequence[HostName], chosen: NextHops, lab: Lab
 ) -> list[tuple[str, RingFlow]]:
     """The rings of each group, with its name."""
     lanes, number, found = lanes_of(lab), 0, []
     for group in given.groups:
-        for order in ways[group.id]:
+        for order in paths[group.id]:
             order_of_hosts = [hosts[rank] for rank in order]
-            flow = ring_flow(group.bytes / len(ways[group.id]), order_of_hosts, chosen, lab, number % lanes)
+            flow = ring_flow(group.bytes / len(paths[group.id]), order_of_hosts, chosen, lab, number % lanes)
             found.append((group.id, flow))
             number += 1
     return found
@@ -366,15 +366,15 @@ def routing(found: Design, lab: Lab) -> list[str]:
     routes = Routes(len(rank), paths)
     rules = routes.rules()
     transit = max(one.filters for one in rules)
-    words = [f"routing: shortest paths, one next hop per destination and lane; {len(chosen) // len(rank)} routes a host"]
-    words[0] += f" (RDMA functions: {max(one.routes for one in rules)} and as many neighbours, at most {transit} filters)"
+    tokens = [f"routing: shortest paths, one next hop per destination and lane; {len(chosen) // len(rank)} routes a host"]
+    tokens[0] += f" (RDMA functions: {max(one.routes for one in rules)} and as many neighbours, at most {transit} filters)"
     circle = deadlock(routes)
     if circle:
         stops = " ".join(f"{found.hosts[a]}->{found.hosts[b]}" for a, b in circle[:6])
         classes = max(lossless_classes(routes).values()) + 1
-        words.append(
+        tokens.append(
             f"lossless forwarding could deadlock: {stops}{' ...' if len(circle) > 6 else ''}; {classes} priorities prevent it"
         )
     else:
-        words.append("lossless forwarding cannot deadlock: no cycle in the dependencies of channels")
-    return words
+        tokens.append("lossless forwarding cannot deadlock: no cycle in the dependencies of channels")
+    return tokens

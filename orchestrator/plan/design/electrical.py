@@ -11,7 +11,7 @@ from orchestrator.fabric.next_hops import Hop
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
 from planner.model.shape import Ring, Shape
-from planner.predict.iteration import Shared, Way
+from planner.predict.iteration import FlowPath, Shared
 from planner.topology.methods import Found, Wanted
 from planner.topology.topofinder import BASE
 
@@ -35,7 +35,7 @@ def find_electrical(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list
         raise Infeasible(f"{names or ', '.join(wanted.segments)}: no two of these {len(hosts)} hosts", hint="name other segments")
     _joined(chosen, hosts, lab)
     degree = max(sum(host in segment.ports for segment in chosen) for host in hosts)
-    why = tuple(_words(segment, hosts) for segment in chosen)
+    why = tuple(_text(segment, hosts) for segment in chosen)
     rings: list[Ring] = []
     if all(host in segment.ports for segment in chosen for host in hosts):
         for number, segment in enumerate(chosen):
@@ -64,8 +64,8 @@ def _chosen(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Segment
         return [segment for segment in found.values() if sum(host in segment.ports for host in hosts) > 1]
     for segment in found.values():
         if not fits(segment):
-            words = f"segment {segment} is not {wanted.method}: that is {needs}"
-            raise Infeasible(words, hint=f"testbed design electrical --segment {segment.name}")
+            text = f"segment {segment} is not {wanted.method}: that is {needs}"
+            raise Infeasible(text, hint=f"testbed design electrical --segment {segment.name}")
     fitting = [s for s in (found or known).values() if fits(s) and all(host in s.ports for host in hosts)]
     if not fitting:
         have = f"; it has {', '.join(map(str, known.values()))}" if known else ""
@@ -81,10 +81,10 @@ def _joined(chosen: Sequence[Segment], hosts: Sequence[HostName], lab: Lab) -> N
         reached |= {host for segment in chosen if reached & segment.ports.keys() for host in hosts if host in segment.ports}
     if lost := [host for host in hosts if host not in reached]:
         names = [segment.name for segment in chosen]
-        words = f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not join {hosts[0]} and {', '.join(lost[:4])}"
+        text = f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not join {hosts[0]} and {', '.join(lost[:4])}"
         further = [name for name, one in lab.segments.items() if name not in names and sum(host in one.ports for host in hosts) > 1]
         hint = f"name further segments: {summary(further, 'segment')}" if further else "design for hosts that they join: --hosts"
-        raise Infeasible(words + (", ..." if len(lost) > 4 else ""), hint=hint)
+        raise Infeasible(text + (", ..." if len(lost) > 4 else ""), hint=hint)
 
 
 def _make(wanted: Wanted) -> str:
@@ -93,18 +93,18 @@ def _make(wanted: Wanted) -> str:
     return f"list it in fibres.yml; an emulated lab has one with: python -m emulators.generate --electrical {kind} --out DIR"
 
 
-def _words(segment: Segment, hosts: Sequence[HostName]) -> str:
+def _text(segment: Segment, hosts: Sequence[HostName]) -> str:
     """A segment's rates for these hosts, in words."""
     joined = [host for host in hosts if host in segment.ports]
-    words = f"{segment.name} joins {len(joined)} hosts at {segment.link_mbps:g} Mb/s each"
+    text = f"{segment.name} joins {len(joined)} hosts at {segment.link_mbps:g} Mb/s each"
     if not segment.racks:
-        return words
+        return text
     racks = [rack for rack in segment.racks if set(rack.hosts) & set(joined)]
     worst = min(rack.uplink_mbps / len(rack.hosts) for rack in racks)
-    return f"{words}, in {len(racks)} racks whose uplinks carry {worst:g} Mb/s or more a host"
+    return f"{text}, in {len(racks)} racks whose uplinks carry {worst:g} Mb/s or more a host"
 
 
-def path_limits(path: Sequence[Hop], lab: Lab, link_mbps: float) -> Way:
+def path_limits(path: Sequence[Hop], lab: Lab, link_mbps: float) -> FlowPath:
     """What limits traffic on a path: an optical hop is one link; over a switch both ports, and the uplinks between racks.
 
     link_mbps: the rate of a link, which the speeds are relative to.

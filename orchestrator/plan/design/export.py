@@ -58,12 +58,12 @@ def _segments(found: Design, lab: Lab) -> list[Segment]:
 def _switch(segment: Segment, hosts: Sequence[str]) -> Switch:
     ports = f"ports of {segment.link_mbps:g} Mb/s"
     if not segment.racks:
-        return Switch(segment.name, tuple(r for r, host in enumerate(hosts) if host in segment.ports), words=ports)
+        return Switch(segment.name, tuple(r for r, host in enumerate(hosts) if host in segment.ports), message=ports)
     below = []
     for number, rack in enumerate(segment.racks, 1):
         if ranks := tuple(rank for rank, host in enumerate(hosts) if host in rack.hosts):
-            below.append(Switch(f"{segment.name} rack {number}", ranks, words=f"uplink {rack.uplink_mbps:g} Mb/s"))
-    return Switch(segment.name, below=tuple(below), words=ports)
+            below.append(Switch(f"{segment.name} rack {number}", ranks, message=f"uplink {rack.uplink_mbps:g} Mb/s"))
+    return Switch(segment.name, below=tuple(below), message=ports)
 
 
 def before(demand: Demand) -> NDArray[np.float64]:
@@ -80,7 +80,7 @@ def after(found: Design) -> NDArray[np.float64]:
     """Bytes on the links from row to column, those of parallel links together, at the workload's own size."""
     rank = {host: index for index, host in enumerate(found.hosts)}
     matrix = np.zeros((found.shape.n, found.shape.n))
-    for link, size in found.home.loads.items():
+    for link, size in found.own.loads.items():
         hop = link.name if isinstance(link, Shared) else link
         if isinstance(hop, Hop):  # the others are limits, not hops
             matrix[rank[hop.out.host], rank[hop.into.host]] += size

@@ -13,11 +13,11 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical
 from planner.model.demand import Demand, Group
 from planner.predict.iteration import (
+    FlowPath,
     PairFlow,
     Prediction,
     RingFlow,
     StepFlow,
-    Way,
     allreduce_s,
     is_link,
     on_links,
@@ -33,21 +33,21 @@ def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
     return min(lab.hosts[host].link_mbps for host in hosts)
 
 
-def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
+def path(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> FlowPath:
     """The links that traffic of a lane takes, and what else limits it. Raises: Infeasible - there is no path."""
     path = follow(chosen, lab, src, dst, lane)
     if not path:
         raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
-    return electrical.path_limits(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(Way, path)
+    return electrical.path_limits(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(FlowPath, path)
 
 
 def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int) -> RingFlow:
     """An order's part of a buffer, and the links of each of its steps on a lane. Raises: Infeasible - a step has no path."""
-    return RingFlow(size, tuple(way(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
+    return RingFlow(size, tuple(path(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
 
 
 def step_flow(group: Group, sends: Sequence[Send], hosts: Sequence[HostName], chosen: NextHops, lab: Lab) -> StepFlow:
-    rows = [(send.step, send.part, way(chosen, lab, hosts[send.src], hosts[send.dst], 0)) for send in sends]
+    rows = [(send.step, send.part, path(chosen, lab, hosts[send.src], hosts[send.dst], 0)) for send in sends]
     return StepFlow(group.bytes, len(group.members), tuple(rows))
 
 
@@ -57,11 +57,11 @@ def pair_flows(
     """The different paths of each transfer, and a lane for each."""
     flows, lanes = [], []
     for src, dst in ((int(s), int(d)) for s, d in zip(*given.mp.nonzero(), strict=True)):
-        ways: dict[Way, int] = {}
+        paths: dict[FlowPath, int] = {}
         for lane in range(lanes_of(lab)):
-            ways.setdefault(way(chosen, lab, hosts[src], hosts[dst], lane), lane)
-        flows.append(PairFlow(float(given.mp[src, dst]), tuple(ways)))
-        lanes.append((src, dst, list(ways.values())))
+            paths.setdefault(path(chosen, lab, hosts[src], hosts[dst], lane), lane)
+        flows.append(PairFlow(float(given.mp[src, dst]), tuple(paths)))
+        lanes.append((src, dst, list(paths.values())))
     return flows, lanes
 
 
@@ -77,7 +77,7 @@ def predicted_iteration(
 ) -> Prediction:
     """An iteration of rings, schedules and pairs, each pair's bytes divided over its paths by `shares`."""
     loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
-    hops = max((sum(map(is_link, way)) for flow in pairs for way in flow.ways), default=0)
+    hops = max((sum(map(is_link, route)) for flow in pairs for route in flow.paths), default=0)
     took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(flow.seconds(bytes_per_s, alpha_s) for flow in stepped)
     sent: Counter[int] = Counter()
     for group in given.groups:

@@ -31,7 +31,7 @@ from orchestrator.plan.schedule import REACTION_S, SETTLINGS, auto_guard_s, slow
 from orchestrator.plan.target import normal
 from planner.model.demand import Demand, Group
 from planner.schedule.decomposition import for_demand
-from planner.schedule.periodic import Turning, mean_s, parts
+from planner.schedule.periodic import RoutedSlots, mean_s, parts
 
 Shares: TypeAlias = tuple[NDArray[np.float64], ...]
 DUTY = 0.9
@@ -102,9 +102,9 @@ def periodic(
         raise Infeasible(f"{len(hosts)} hosts have no port number in common", hint="name alike hosts with --hosts")
     here = replace(static.lab, rate_gbps=static.link_mbps / 1e3 * PAYLOAD, degree=len(ports))
     demand = scaled(static)
-    words = _words(pattern, ports, hosts, demand)
-    named = {"hosts": list(hosts)} if "pattern" in words else {}
-    plan = {"schema": "testbed.plan/1", "name": "draft", "schedule": {**words, **named, "dwell_s": 3600.0}}
+    text = _text(pattern, ports, hosts, demand)
+    named = {"hosts": list(hosts)} if "pattern" in text else {}
+    plan = {"schema": "testbed.plan/1", "name": "draft", "schedule": {**text, **named, "dwell_s": 3600.0}}
     found = read_plan(json.dumps(plan), "the schedule", lab).schedule
     assert found is not None
     auto, guard_s = guard_s is None, auto_guard_s(lab) if guard_s is None else guard_s
@@ -118,9 +118,9 @@ def periodic(
         dwell_s = max(float(f"{light_s:.3g}"), SETTLINGS * settling_s)
     if guard_s >= dwell_s:
         raise Infeasible(f"a guard of {guard_s:g} s leaves nothing of a dwell of {dwell_s:g} s", hint=f"--guard {dwell_s / 10:g}")
-    every, first = over.turning(dwell_s, guard_s, dark_s), over.turning(dwell_s, guard_s, dark_s, lane=0)
+    every, first = over.routed(dwell_s, guard_s, dark_s), over.routed(dwell_s, guard_s, dark_s, lane=0)
     transfers_s, each_s = mean_s(every, first, demand, rate)
-    schedule = {**words, "dwell_s": dwell_s} | ({"guard_s": "auto" if auto else guard_s} if guard_s else {})
+    schedule = {**text, "dwell_s": dwell_s} | ({"guard_s": "auto" if auto else guard_s} if guard_s else {})
     result = PeriodicDesign(
         static,
         pattern,
@@ -139,7 +139,7 @@ def periodic(
     return replace(result, content=_content(result, content, schedule, name))
 
 
-def _words(pattern: str, ports: Sequence[str], hosts: Sequence[HostName], demand: Demand) -> dict[str, Any]:
+def _text(pattern: str, ports: Sequence[str], hosts: Sequence[HostName], demand: Demand) -> dict[str, Any]:
     """The slots as a plan file has them: a pattern by its name, those for a demand written out."""
     if pattern != FOR_DEMAND:
         return {"pattern": pattern, "ports": list(ports)}
@@ -154,11 +154,12 @@ def _words(pattern: str, ports: Sequence[str], hosts: Sequence[HostName], demand
 class Routes:
     """Which links the bytes of each pair take, by lane: in each slot, and in the dark after it over the links that stay.
 
-    days, nights: an array (lanes, links, n, n) for each slot. moved: share of the links that do not stay, the mean of all slots.
+    days, dark_shares: an array (lanes, links, n, n) for each slot. moved: share of the links that do not stay, the mean of all
+    slots.
     """
 
     days: Shares
-    nights: Shares
+    dark_shares: Shares
     moved: float
 
     @classmethod
@@ -167,12 +168,12 @@ class Routes:
         lit = [tuple(map(normal, assign_ports(links, lab))) for links in slots]
         kept = [tuple(link for link in now if link in after) for now, after in zip(lit, [*lit[1:], lit[0]], strict=True)]
         moved = [1 - len(stay) / len(now) for now, stay in zip(lit, kept, strict=True) if now]
-        days, nights = (tuple(_shares(links, hosts, lab) for links in each) for each in (lit, kept))
-        return cls(days, nights, sum(moved) / max(1, len(moved)))
+        days, dark_shares = (tuple(_shares(links, hosts, lab) for links in each) for each in (lit, kept))
+        return cls(days, dark_shares, sum(moved) / max(1, len(moved)))
 
-    def turning(
+    def routed(
         self, dwell_s: float, guard_s: float, dark_s: float, *, lane: int | None = None, weights: NDArray[np.float64] | None = None
-    ) -> Turning:
+    ) -> RoutedSlots:
         """Slots in turn. lane: of all bytes; weights: (lanes, n, n), the share of a pair's bytes on each lane; else all alike."""
 
         def over(shares: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -182,8 +183,8 @@ class Routes:
                 found = shares.mean(axis=0) if lane is None else shares[lane]
             return found
 
-        nights = self.nights if any(shares.any() for shares in self.nights) else ()
-        return Turning(tuple(map(over, self.days)), dwell_s - guard_s, dark_s + guard_s, tuple(map(over, nights)))
+        dark_shares = self.dark_shares if any(shares.any() for shares in self.dark_shares) else ()
+        return RoutedSlots(tuple(map(over, self.days)), dwell_s - guard_s, dark_s + guard_s, tuple(map(over, dark_shares)))
 
 
 def _shares(links: Sequence[Link], hosts: Sequence[HostName], lab: Lab) -> NDArray[np.float64]:
@@ -228,7 +229,7 @@ def forecast(plan: Plan, lab: Lab) -> dict[str, float]:
     routes, demand = Routes.of(_slots_of(plan), hosts, lab), Demand(len(hosts), tuple(direct), moved, traffic.compute_s)
     weights = np.divide(sent, moved, out=np.zeros_like(sent), where=moved > 0)
     rate = rate_mbps(lab, hosts) * 1e6 / 8 * PAYLOAD
-    found = mean_s(routes.turning(*times, weights=weights), routes.turning(*times, lane=0), demand, rate, rings=rings)
+    found = mean_s(routes.routed(*times, weights=weights), routes.routed(*times, lane=0), demand, rate, rings=rings)
     seconds = {"compute": traffic.compute_s, "transfers": found[0], "allreduce": found[1]}
     seconds["iteration"] = sum(seconds.values())
     return {f"{name}_ms": round(each * 1e3, 3) for name, each in seconds.items()}

@@ -58,7 +58,7 @@ def _chosen_hosts(
     lab: Lab, count: int, named: Sequence[HostName], whose: Mapping[HostName, str], each: int
 ) -> tuple[HostName, ...]:
     has = f"{count} ranks" if each == 1 else f"{count * each} ranks on {count} hosts"
-    whole = {name for name, host in lab.hosts.items() if host.slice is None}
+    whole = {name for name, host in lab.hosts.items() if host.partition is None}
     free = sorted(whole - whose.keys(), key=natural)
     for index, host in enumerate(named):
         if host not in lab.hosts:
@@ -78,25 +78,25 @@ def _chosen_hosts(
             f"{len(named)} hosts are named, the workload has {has}",
             hint=f"name {count} of them: {','.join(named[:count])}, or set ranks to {len(named) * each} in the workload",
         )
-    there = tuple(named) or tuple(free)
-    if len(there) >= count:
-        return there[:count]
+    existing = tuple(named) or tuple(free)
+    if len(existing) >= count:
+        return existing[:count]
     if named:
-        words = f"the hosts named are {len(there)}"
+        text = f"the hosts named are {len(existing)}"
     elif whose:
-        words = f"{', '.join(dict.fromkeys(whose.values()))} leave {len(there)} of {len(whole)} hosts free"
+        text = f"{', '.join(dict.fromkeys(whose.values()))} leave {len(existing)} of {len(whole)} hosts free"
     else:
-        words = f"{lab.name} are {len(there)}"
-    set_to = f"set ranks to {len(there) * each} in the workload, or " if len(there) > 1 else ""
+        text = f"{lab.name} are {len(existing)}"
+    set_to = f"set ranks to {len(existing) * each} in the workload, or " if len(existing) > 1 else ""
     other = f"name {count} hosts" if named else f"take a lab of {count + len(whose)} hosts"
-    raise Infeasible(f"the workload has {has}, {words}", hint=set_to + other)
+    raise Infeasible(f"the workload has {has}, {text}", hint=set_to + other)
 
 
 def unused_name(name: str, others: Iterable[str]) -> str:
     """The name, or the first of `name-2`, `name-3`, ... that is not taken."""
-    there = set(others)
+    existing = set(others)
     numbered = (f"{name[:59]}-{number}" for number in numbers(2))
-    return next(one for one in chain((name,), numbered) if one not in there)
+    return next(one for one in chain((name,), numbered) if one not in existing)
 
 
 def owner_for(name: str, others: Iterable[str] = ()) -> str:

@@ -27,10 +27,10 @@ from planner.operate.repair import borrow
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A plan without what has failed. words: what was done. ports: of the failed links, None where the plan leaves them open."""
+    """A plan without what has failed. message: what was done. ports: of the failed links, None where the plan leaves them open."""
 
     text: str
-    words: tuple[str, ...]
+    message: tuple[str, ...]
     ports: tuple[HostPort, ...]
     open: bool = False
 
@@ -39,20 +39,20 @@ def repaired(
     plan: Plan, text: str, lab: Lab, links: Sequence[tuple[HostName, HostName]], hosts: Sequence[HostName] = ()
 ) -> Repaired:
     """The plan after links or hosts have failed. Raises: Infeasible - a link is not there, or a ring cannot be closed; Missing."""
-    words: list[str] = []
+    tokens: list[str] = []
     ports: list[HostPort] = []
     unsaid = False
     for host in hosts:
         text = plan_without_host(text, plan, lab, host)
         plan = read_plan(text, plan.name, lab)
-        words.append(f"{host} is left out; its neighbours close the rings")
+        tokens.append(f"{host} is left out; its neighbours close the rings")
     for a, b in links:
-        text, said, dead = _closed(plan, text, lab, a, b)
+        text, reported, dead = _closed(plan, text, lab, a, b)
         plan = read_plan(text, plan.name, lab)
-        words.append(said)
+        tokens.append(reported)
         ports += dead
         unsaid |= not dead
-    return Repaired(_predicted(text, plan, lab), tuple(words), tuple(ports), unsaid)
+    return Repaired(_predicted(text, plan, lab), tuple(tokens), tuple(ports), unsaid)
 
 
 def _closed(plan: Plan, text: str, lab: Lab, a: HostName, b: HostName) -> tuple[str, str, list[HostPort]]:
@@ -70,31 +70,31 @@ def _closed(plan: Plan, text: str, lab: Lab, a: HostName, b: HostName) -> tuple[
         near = sorted(plan.links, key=lambda link: not {a, b} & {*link.hosts})[:1]
         hint = "".join(f"one of its links, as --link {':'.join(link.hosts)}" for link in near)
         raise Infeasible(f"{plan.name} has no such link from {a} to {b}", hint=hint or "--host, for a host that has failed")
-    gone = [entries[found]]
-    dead = [port for end in ("a", "b") if (port := _port(gone[0][end])) is not None]
+    removed = [entries[found]]
+    dead = [port for end in ("a", "b") if (port := _port(removed[0][end])) is not None]
     matched = list(shape.matched)
     if failed in matched or (shape.duplex and failed[::-1] in matched):  # the ring uses another one
-        entries.remove(gone[0])
-        said = f"{a}--{b} is left out: the other link between them carries the ring" if _in_ring(plan, a, b) else ""
-        return _written(body, entries), said or f"{a}--{b} is left out: no ring uses it", dead
-    lent = borrow(shape, failed, mp, _planes(shape, entries, pairs, plan, lab))
+        entries.remove(removed[0])
+        message = f"{a}--{b} is left out: the other link between them carries the ring" if _in_ring(plan, a, b) else ""
+        return _written(body, entries), message or f"{a}--{b} is left out: no ring uses it", dead
+    leased = borrow(shape, failed, mp, _planes(shape, entries, pairs, plan, lab))
     places = [found]
-    for pair in lent.removed:
+    for pair in leased.removed:
         at = _entry(entries, pairs, pair, shape.duplex, mp=True, but=places)
         assert at is not None
         places.append(at)
     first, second = (entries[at] for at in places[1:])
     src, dst = _end(first, a), _end(second, b)
-    kind = {"kind": gone[0]["kind"]} if "kind" in gone[0] else {}
+    kind = {"kind": removed[0]["kind"]} if "kind" in removed[0] else {}
     made = [{"a": first[src], "b": second[dst], **kind, "x_purpose": "allreduce"}]
-    if len(lent.added) > 1:
+    if len(leased.added) > 1:
         ends = first["b" if src == "a" else "a"], second["b" if dst == "a" else "a"]
         one, other = ends if shape.duplex else ends[::-1]  # of a simplex link the second's transmitter and the first's receiver
         made.append({"a": one, "b": other, **kind, "x_purpose": "mp"})
     entries = [link for at, link in enumerate(entries) if at not in places] + made
     borrowed = " and ".join(f"{_host(one['a'])}--{_host(one['b'])}" for one in (first, second))
     left = f"; {_host(made[1]['a'])}--{_host(made[1]['b'])} joins their other ends" if len(made) > 1 else ""
-    lost = f"; {lent.lost_bytes:.3g} bytes an iteration lose their own link" if lent.lost_bytes > 0 else ""
+    lost = f"; {leased.lost_bytes:.3g} bytes an iteration lose their own link" if leased.lost_bytes > 0 else ""
     return _written(body, entries), f"{a}--{b} is closed with the ports of {borrowed}{left}{lost}", dead
 
 
@@ -137,8 +137,8 @@ def _entry(
     but: Sequence[int] = (),
 ) -> int | None:
     """The place of a link between two ranks, of a matched pair (mp) or of a ring where there are both."""
-    there = [at for at, ends in enumerate(pairs) if at not in but and (ends == pair or (duplex and ends[::-1] == pair))]
-    return min(there, key=lambda at: (entries[at].get("x_purpose") == "mp") is not mp, default=None)
+    existing = [at for at, ends in enumerate(pairs) if at not in but and (ends == pair or (duplex and ends[::-1] == pair))]
+    return min(existing, key=lambda at: (entries[at].get("x_purpose") == "mp") is not mp, default=None)
 
 
 def _in_ring(plan: Plan, a: HostName, b: HostName) -> bool:
@@ -150,8 +150,8 @@ def _host(end: str) -> HostName:
 
 
 def _port(end: str) -> HostPort | None:
-    host, there, number = end.partition(":p")
-    return HostPort(host, int(number)) if there else None
+    host, present, number = end.partition(":p")
+    return HostPort(host, int(number)) if present else None
 
 
 def _end(link: Mapping[str, Any], host: HostName) -> str:

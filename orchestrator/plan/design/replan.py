@@ -188,9 +188,9 @@ def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: fl
     )
 
 
-def _of_hosts(words: str, hosts: Sequence[HostName]) -> str:
+def _of_hosts(text: str, hosts: Sequence[HostName]) -> str:
     """The text with host names for `rank 3`, `ranks 0 and 1`."""
-    return re.sub(r"\branks? (\d+)(?: and (\d+))?", lambda m: " and ".join(hosts[int(k)] for k in m.groups() if k), words)
+    return re.sub(r"\branks? (\d+)(?: and (\d+))?", lambda m: " and ".join(hosts[int(k)] for k in m.groups() if k), text)
 
 
 def repair_options(
@@ -208,8 +208,8 @@ def repair_options(
         for ends in ((rank[a], rank[b]), (rank[b], rank[a]))[: 2 if shape.duplex else 1]:
             left[ends] -= 1
         if left[rank[a], rank[b]] < 0:
-            beside = ", ".join(plan.job.hosts[there] for there in np.flatnonzero(shape.adjacency[rank[a]]))
-            raise Infeasible(f"{plan.name} has no such link from {a} to {b}", hint=f"{a} has links to {beside}")
+            neighbour = ", ".join(plan.job.hosts[existing] for existing in np.flatnonzero(shape.adjacency[rank[a]]))
+            raise Infeasible(f"{plan.name} has no such link from {a} to {b}", hint=f"{a} has links to {neighbour}")
     traits = [lab.traits_of(device) for device in lab.devices]
     many = [found.at_once for found in traits if found.at_once is not None]
     found = replan(

@@ -46,8 +46,8 @@ def slices(
     sides = grid or _squarest(len(hosts), len(wanted))
     machine = Machine(sides, block or (1,) * len(sides))
     if machine.hosts != len(hosts):
-        words = f"a grid of {times(sides)} has {counted(machine.hosts, 'host')}, the lab has {len(hosts)}"
-        raise Infeasible(words, hint=f"--grid {times(_squarest(len(hosts), len(sides)))}")
+        text = f"a grid of {times(sides)} has {counted(machine.hosts, 'host')}, the lab has {len(hosts)}"
+        raise Infeasible(text, hint=f"--grid {times(_squarest(len(hosts), len(sides)))}")
     form = Slice(machine, wanted)
     numbers = [hosts.index(host) for host in failed]
     out = failed_blocks(machine, numbers)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from optics import HostName, HostPort, Infeasible, Port, Slot
+from optics import FrequencySlot, HostName, HostPort, Infeasible, Port
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.inventory.lab import Lab
@@ -25,7 +25,7 @@ from planner.topology.wavelengths import Linked, Span, cuts, first_fit, linked, 
 METHOD = "ring-wavelengths"
 WEIGHTS = (1.0, 4.0, 0.0)
 """How much a byte between two ranks counts beside one of a ring when links are added; the fastest design is taken."""
-Socket: TypeAlias = tuple[HostName, Slot, int]
+Socket: TypeAlias = tuple[HostName, FrequencySlot, int]
 """Host, wavelength, and 1 for the port that sends clockwise, -1 for the one that sends the other way."""
 
 
@@ -37,16 +37,16 @@ class FibreRing:
     """
 
     hosts: tuple[HostName, ...]
-    slots: tuple[Slot, ...]
+    slots: tuple[FrequencySlot, ...]
     ports: Mapping[Socket, HostPort]
 
     def light(self, a: HostPort, b: HostPort) -> Iterator[tuple[int, Span]]:
         """The wavelength and the stretches of each direction of a link between two ports, if they are of this ring."""
         sockets = {port: socket for socket, port in self.ports.items()}
         for sends, receives in ((a, b), (b, a)):
-            host, slot, way = sockets.get(sends, ("", None, 0))
+            host, slot, path = sockets.get(sends, ("", None, 0))
             if slot in self.slots and receives.host in self.hosts:
-                ends = [self.hosts.index(host), self.hosts.index(receives.host)][::way]
+                ends = [self.hosts.index(host), self.hosts.index(receives.host)][::path]
                 yield self.slots.index(slot), Span(ends[0], (ends[1] - ends[0]) % len(self.hosts))
 
 
@@ -65,15 +65,15 @@ def fibre_ring(lab: Lab) -> FibreRing:
         seen = [host for host in hosts if host != port.host]
         start = place.get(port.host, 0)
         onward = [order[(start + step) % len(order)] for step in range(1, len(order))]
-        ways = {1: onward, -1: onward[::-1]}
-        way = next((way for way, wanted in ways.items() if port.host in place and seen == wanted), None)
-        if way is None or len(order) < 3:
+        directions = {1: onward, -1: onward[::-1]}
+        path = next((path for path, wanted in directions.items() if port.host in place and seen == wanted), None)
+        if path is None or len(order) < 3:
             raise Infeasible(f"the cables are no ring of three hosts or more: light of {port} meets {', '.join(seen)}", hint=hint)
         slot = lab.fibres[port].slot
         assert slot is not None
-        if (other := ports.setdefault((port.host, slot, way), port)) != port:
+        if (other := ports.setdefault((port.host, slot, path), port)) != port:
             raise Infeasible(f"{other} and {port} send the same wavelength the same way round", hint="give each a slot of its own")
-    common = [{slot for host, slot, way in ports if (host, way) == (one, turn)} for one in order for turn in (1, -1)]
+    common = [{slot for host, slot, path in ports if (host, path) == (one, step)} for one in order for step in (1, -1)]
     if not (slots := tuple(sorted(set.intersection(*common)))):
         raise Infeasible("the cables are no ring: there is no wavelength that every host sends both ways round", hint=hint)
     return FibreRing(order, slots, ports)
@@ -116,9 +116,9 @@ def find_wavelengths(demand: Demand, lab: Lab, hosts: Sequence[HostName], wanted
     ring = fibre_ring(lab)
     have = len(ring.slots)
     if wanted.simplex or wanted.ports is not None:
-        words = "simplex links" if wanted.simplex else f"{wanted.ports} ports a host"
+        text = "simplex links" if wanted.simplex else f"{wanted.ports} ports a host"
         raise Infeasible(
-            f"a ring of wavelengths has duplex links, two ports for each wavelength, not {words}", hint="--wavelengths 2"
+            f"a ring of wavelengths has duplex links, two ports for each wavelength, not {text}", hint="--wavelengths 2"
         )
     count = wanted.wavelengths or have
     if count > have:
@@ -137,8 +137,8 @@ def find_wavelengths(demand: Demand, lab: Lab, hosts: Sequence[HostName], wanted
     at = nodes if wanted.hosts else placed(demand, tuple(sorted(nodes)), n, wanted.seed)
     each = [one for transfers in WEIGHTS for one in linked(demand, at, n, taken, BASE, transfers)]
     if not each:
-        words = f"no ring through {', '.join(hosts)} was found on {counted(count, 'wavelength')} beside the plans that stay"
-        raise Infeasible(words, hint=f"--wavelengths {have}" if count < have else "fewer or other hosts, or plans of fewer links")
+        text = f"no ring through {', '.join(hosts)} was found on {counted(count, 'wavelength')} beside the plans that stay"
+        raise Infeasible(text, hint=f"--wavelengths {have}" if count < have else "fewer or other hosts, or plans of fewer links")
     return [_answer(demand, one, at, ring, hosts) for one in dict.fromkeys(each)]
 
 
@@ -147,9 +147,9 @@ def _answer(demand: Demand, one: Linked, at: Sequence[int], ring: FibreRing, hos
     shape = Shape(demand.n, 2 * count, True, tuple(Ring(group, order) for group, order in one.rings), one.matched)
     ports = []
     for (a, b), span, colour in zip(shape.cables.tolist(), one.spans, one.colours, strict=True):
-        way = 1 if span.start == at[a] else -1
+        path = 1 if span.start == at[a] else -1
         slot = ring.slots[colour]
-        ports.append((ring.ports[ring.hosts[at[a]], slot, way], ring.ports[ring.hosts[at[b]], slot, -way]))
+        ports.append((ring.ports[ring.hosts[at[a]], slot, path], ring.ports[ring.hosts[at[b]], slot, -path]))
     load = cuts(one.spans, n)
     naive = first_fit([(at[a], at[b]) for a, b in shape.cables.tolist()], n)
     used = len(set(one.colours))

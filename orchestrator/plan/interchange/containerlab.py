@@ -77,8 +77,8 @@ def read_containerlab(text: str, name: str) -> Graph:
         if fault := fault_of_name(node):
             problems.at(document.spot(("topology", "nodes", node), key=True), f"a node {fault}")
     nodes = {
-        node: Node((node,), document.spot(("topology", "nodes", node), key=True), _kind(topology, said) in SWITCHES)
-        for node, said in topology.nodes.items()
+        node: Node((node,), document.spot(("topology", "nodes", node), key=True), _kind(topology, reported) in SWITCHES)
+        for node, reported in topology.nodes.items()
     }
     wires = [wire for index, link in enumerate(topology.links) if (wire := _wire(index, link, nodes, document, problems))]
     if problems:
@@ -101,8 +101,8 @@ def _wire(index: int, link: _Link, nodes: dict[str, Node], document: Document, p
         problems.add((*path, "endpoints"), f"wanted 2 endpoints, got {len(link.endpoints)}")
         return None
     ends = []
-    for at, said in enumerate(link.endpoints):
-        node, _, interface = said.partition(":") if isinstance(said, str) else (said.node, "", said.interface)
+    for at, text in enumerate(link.endpoints):
+        node, _, interface = text.partition(":") if isinstance(text, str) else (text.node, "", text.interface)
         if node not in nodes:
             more = ", but a part of the machine; a link of light joins two hosts" if node in OUTSIDE else ""
             problems.add((*path, "endpoints", at), f"{excerpt(node)} is no node of the file{more}")
@@ -118,15 +118,17 @@ def containerlab(plan: Plan, lab: Lab, image: str = IMAGE) -> tuple[str, list[st
     """
     optical = [link for link in plan.links if not link.place.startswith("segments")]
     if simplex := [link for link in optical if link.kind is LinkKind.SIMPLEX]:
-        words = f"{simplex[0].place}: {simplex[0].a} -> {simplex[0].b} is a link of one direction; containerlab's have both"
-        raise Infeasible(words, hint="export a plan of duplex links")
+        text = f"{simplex[0].place}: {simplex[0].a} -> {simplex[0].b} is a link of one direction; containerlab's have both"
+        raise Infeasible(text, hint="export a plan of duplex links")
     if not plan.links:
         raise Infeasible("no link of the plan is always there", hint="export a plan with `links` or `segments`")
     if odd := [host for host in plan.hosts if not _NODE.fullmatch(host)]:
-        raise Infeasible(f"{odd[0]} is a slice of a host, which containerlab has no name for", hint="export a plan of whole hosts")
+        raise Infeasible(
+            f"{odd[0]} is a partition of a host, which containerlab has no name for", hint="export a plan of whole hosts"
+        )
     if long := [name for name in plan.segments if len(name) > LONGEST_INTERFACE]:
-        words = f"segment {long[0]} has {len(long[0])} characters; a bridge has {LONGEST_INTERFACE} at most"
-        raise Infeasible(words, hint="give it a shorter name in fibres.yml")
+        text = f"segment {long[0]} has {len(long[0])} characters; a bridge has {LONGEST_INTERFACE} at most"
+        raise Infeasible(text, hint="give it a shorter name in fibres.yml")
     nodes: dict[str, dict[str, str]] = {host: {"kind": "linux", "image": image} for host in sorted(plan.hosts)}
     links = [{"endpoints": [_end(link.a), _end(link.b)]} for link in assign_ports(optical, lab)]
     for index, name in enumerate(plan.segments):

@@ -110,10 +110,10 @@ class _Reader:
         self.graph_id = given.get("id", "")[:MOST_NAME]
         self.directed = self.direction("edgedefault", given.get("edgedefault", "undirected"))
 
-    def direction(self, attribute: str, said: str) -> bool:
-        if said not in DIRECTED:
-            self.problems.at(self.spot, f"{attribute}: wanted one of {', '.join(DIRECTED)}, got {excerpt(said)}")
-        return DIRECTED.get(said, False)
+    def direction(self, attribute: str, message: str) -> bool:
+        if message not in DIRECTED:
+            self.problems.at(self.spot, f"{attribute}: wanted one of {', '.join(DIRECTED)}, got {excerpt(message)}")
+        return DIRECTED.get(message, False)
 
     def a_node(self, given: Mapping[str, str]) -> None:
         node = given.get("id", "")

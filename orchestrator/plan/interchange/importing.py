@@ -72,16 +72,17 @@ def imported(
 def _segments(graph: Graph, lab: Lab, problems: Problems) -> dict[str, str]:
     """The packet switches of the lab that nodes stand for: those that bear one's name."""
     found: dict[str, str] = {}
-    for node, said in graph.nodes.items():
-        name = next((one for one in said.names if one in lab.segments), None)
+    for node, reported in graph.nodes.items():
+        name = next((one for one in reported.names if one in lab.segments), None)
         if name is not None and name in found.values():
-            problems.at(said.spot, f"node {node}: another node is segment {name} already")
+            problems.at(reported.spot, f"node {node}: another node is segment {name} already")
         elif name is not None:
             found[node] = name
-        elif said.switch:
+        elif reported.switch:
             known = summary(lab.segments, "segment") if lab.segments else "it has none; fibres.yml lists them"
             problems.at(
-                said.spot, f"node {node}: packet switch {node} is no segment of the lab ({known}){did_you_mean(node, lab.segments)}"
+                reported.spot,
+                f"node {node}: packet switch {node} is no segment of the lab ({known}){did_you_mean(node, lab.segments)}",
             )
     return found
 
@@ -90,7 +91,7 @@ def _hosts(
     graph: Graph, lab: Lab, segments: dict[str, str], given: Sequence[HostName], problems: Problems
 ) -> tuple[dict[str, HostName], bool]:
     """Which host each node is: as given, as the file names them, or if it names none of the lab, in the order of both."""
-    nodes = {node: said for node, said in graph.nodes.items() if node not in segments and not said.switch}
+    nodes = {node: reported for node, reported in graph.nodes.items() if node not in segments and not reported.switch}
     first = next(iter(nodes.values())).spot if nodes else (1, 1)
     if given:
         for host in given:
@@ -101,18 +102,18 @@ def _hosts(
         if len(given) != len(nodes):
             problems.at(first, f"the file has {len(nodes)} nodes to be hosts, --hosts names {len(given)}")
         return {node: host for node, host in zip(nodes, given, strict=False) if host in lab.hosts}, False
-    known = {node: next((name for name in said.names if name in lab.hosts), "") for node, said in nodes.items()}
+    known = {node: next((name for name in reported.names if name in lab.hosts), "") for node, reported in nodes.items()}
     if any(known.values()):
         twice = Counter(host for host in known.values() if host)
         for node, host in known.items():
             if not host:
-                words = f"node {node}: no host of the lab has its name ({summary(lab.hosts, 'host')})"
-                problems.at(nodes[node].spot, words + did_you_mean(nodes[node].names[-1], lab.hosts))
+                text = f"node {node}: no host of the lab has its name ({summary(lab.hosts, 'host')})"
+                problems.at(nodes[node].spot, text + did_you_mean(nodes[node].names[-1], lab.hosts))
             elif twice[host] > 1:
                 problems.at(nodes[node].spot, f"node {node}: {twice[host]} nodes are named {host}")
         return {node: host for node, host in known.items() if host}, True
     fibred = {port.host for port in lab.fibres}
-    free = [name for name, host in lab.hosts.items() if host.slice is None and name in fibred]
+    free = [name for name, host in lab.hosts.items() if host.partition is None and name in fibred]
     if len(nodes) > len(free):
         problems.at(first, f"the file has {len(nodes)} nodes to be hosts, the lab {len(free)} hosts with fibres")
     return dict(zip(nodes, free, strict=False)), False
@@ -165,7 +166,7 @@ def _links(
 
 
 def _hint(lines: Sequence[str], given: bool) -> str:
-    if any(words in line for line in lines for words in ("has no port p", "is already used by", "no fibre path")):
+    if any(text in line for line in lines for text in ("has no port p", "is already used by", "no fibre path")):
         return _ANY_PORT
     return "correct the file; nothing was written" if given else _WITH_HOSTS
 

@@ -27,16 +27,16 @@ class Carriers:
     async def connect(self, names: Collection[HostName], lost: Callable[[HostName, str], None]) -> None:
         """Connect and subscribe; `lost` is told each host that does not answer, and why."""
         answers = await self.hosts.channels.connect(names, self.patience_s)
-        there = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed]
+        existing = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed]
         for name, answer in answers.items():
-            if name not in there:
+            if name not in existing:
                 lost(name, str(answer) if isinstance(answer, TestbedError) else "no agent runs there")
 
         async def subscribe(name: HostName) -> None:
             with suppress(TestbedError):  # a host lost meanwhile sends an event, and is reconnected
                 self.lit |= await self.hosts.measure.watch_links([name])
 
-        await asyncio.gather(*map(subscribe, there))
+        await asyncio.gather(*map(subscribe, existing))
         self.macs |= self.hosts.channels.macs()
 
     def forget(self, host: HostName) -> None:

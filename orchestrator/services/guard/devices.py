@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from drivers.api import CircuitSwitch
 from optics import DeviceName, Setting, TestbedError
-from optics.words import short, sort_key
+from optics.values import short, sort_key
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import open_driver
@@ -56,7 +56,7 @@ class DeviceDrift:
                 del self.silent[name]
                 yield "device back", f"{name} answers again", name
             missing = sorted(wanted[name] - among(wanted[name], held), key=sort_key)
-            words = f"{name}: {', '.join(map(short, missing[:6]))} missing" if missing else ""
-            if words != self.differs.get(name, ""):
-                self.differs[name] = words
-                yield "drift" if words else "drift gone", words or f"{name}: as planned again", name
+            text = f"{name}: {', '.join(map(short, missing[:6]))} missing" if missing else ""
+            if text != self.differs.get(name, ""):
+                self.differs[name] = text
+                yield "drift" if text else "drift gone", text or f"{name}: as planned again", name

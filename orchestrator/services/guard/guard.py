@@ -33,7 +33,7 @@ from orchestrator.services.guard.process import GUARD, GuardOptions, GuardReport
 from orchestrator.services.guard.reroute import Rerouter, Watched
 from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.scope import reachable_scope
@@ -55,7 +55,7 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
     Raises: Missing - no plan is up, and it is not to wait for one. Locked - another guard watches.
     """
     lab, settings = load_lab(command.inventory), command.settings
-    key = slice_of(lab, settings)
+    key = tenancy_of(lab, settings)
     if command.store.current(key) is None and not options.stay:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
@@ -67,7 +67,7 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
             try:
                 await watcher.watch()
             except asyncio.CancelledError:
-                watcher.say("ended", "stopped on request")
+                watcher.emit("ended", "stopped on request")
             finally:
                 await watcher.leave()
             return watcher.report()
@@ -95,16 +95,16 @@ class Guard:
     def __post_init__(self) -> None:
         self.lab, self.hosts = self.session.lab, self.session.hosts
         self.carriers = Carriers(self.hosts, self.patience_s)
-        self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.command.settings)
+        self.key, self.tenancy = key_of(self.lab), tenancy_of(self.lab, self.command.settings)
         self.locks = locks_of(self.lab, self.command.settings, self.command.store)
-        self.confirmations = Confirmations(self.command.store, self.slice, self.locks.who)
-        self.rerouter = Rerouter(self.session, self.command, self.slice, self.locks, lambda: self._state("acting"))
+        self.confirmations = Confirmations(self.command.store, self.tenancy, self.locks.who)
+        self.rerouter = Rerouter(self.session, self.command, self.tenancy, self.locks, lambda: self._state("acting"))
         self.damping = FlapDamping(self.options.hold_s)
         self.began = time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
         self.one, given = asyncio.Lock(), self.options.budget
-        more = (self.say, lambda: self._others(movers=False), self.one)
-        self.jobs = None if given is None else JobWatch(self.session, self.command, self.slice, self.locks, given, *more)
+        more = (self.emit, lambda: self._others(movers=False), self.one)
+        self.jobs = None if given is None else JobWatch(self.session, self.command, self.tenancy, self.locks, given, *more)
         self.retry_at = 0.0
         self.retries = Retries(FIRST_RETRY_S, LAST_RETRY_S)
         self.behind = ""
@@ -117,10 +117,10 @@ class Guard:
         seconds, jobs = round(time.monotonic() - self.began, 1), self.jobs.recovered if self.jobs is not None else 0
         return GuardReport(self.lab.name, plan, self.reroutes, self.restores, self.failures, seconds, self.last, jobs)
 
-    def say(self, event: str, words: str, **fields: Json) -> None:
+    def emit(self, event: str, text: str, **fields: Json) -> None:
         """Emit one event."""
-        self.last = words
-        emit(self.notify, event, words, **fields)
+        self.last = text
+        emit(self.notify, event, text, **fields)
 
     def _state(self, state: str, **changes: object) -> None:
         silent = tuple(sorted(self.silent))
@@ -152,11 +152,11 @@ class Guard:
                 self._spawn(self.jobs.watch())
             going = await self._decide()
             while going:
-                going = await self._turn()
+                going = await self._wait_for_others()
         finally:
             self.hosts.channels.unsubscribe(self.queue)
 
-    async def _turn(self) -> bool:
+    async def _wait_for_others(self) -> bool:
         """Wait for the next event and handle it. False: there is nothing left to guard."""
         due = [] if self.behind else [at for at in (self.damping.due(), self.retry_at) if at]  # what is overdue waits for others
         waits = [LOCKED_POLL_S if self.behind else TICK_S, *(at - time.monotonic() for at in due)]
@@ -184,7 +184,9 @@ class Guard:
                 self.applied = None  # whatever the cause: the routes in use must be read again
             case "job":
                 state, code = str(event.values.get("state")), event.values.get("code")
-                self.say("job", f"{event.host}: {event.values.get('name')} {state}" + (f" {code}" if code else ""), host=event.host)
+                self.emit(
+                    "job", f"{event.host}: {event.values.get('name')} {state}" + (f" {code}" if code else ""), host=event.host
+                )
                 if self.jobs is not None:
                     self.jobs.ended.set()
 
@@ -193,12 +195,12 @@ class Guard:
 
     async def _tick(self) -> bool:
         """Check that the same plan is up. False: it was taken down, and no other is awaited."""
-        current = self.command.store.current(self.slice)
+        current = self.command.store.current(self.tenancy)
         known = self.watched.current if self.watched else None
         if current is None:
             if known is not None:
                 self.watched, self.applied, self.dead = None, frozenset(), frozenset()
-                self.say("down", f"{known.plan_name} was taken down")
+                self.emit("down", f"{known.plan_name} was taken down")
                 self._state("watching", plan="", run="", generation=None, around=(), cut_off=())
             elif self.file.state.state == "starting":
                 self._state("watching")
@@ -216,7 +218,7 @@ class Guard:
         self.dead, self.applied, self.retry_at, self.detected_ns = frozenset(), None, 0.0, 0
         self.retries.worked()
         circuits = counted(len(self.watched.circuits), "circuit")
-        self.say("watching", f"{current.plan_name}: {circuits} between {counted(len(self.watched.hosts), 'host')}", plan=plan.name)
+        self.emit("watching", f"{current.plan_name}: {circuits} between {counted(len(self.watched.hosts), 'host')}", plan=plan.name)
         former = self.file.before if self.file.before is not None and self.file.before.run == current.run else None
         self.file.before = None
         generation, around, cut_off = (former.generation, former.around, former.cut_off) if former else (None, (), ())
@@ -233,7 +235,7 @@ class Guard:
             return True
         if self.behind:
             self.behind = ""
-            self.say("on again", "the lab is free again")
+            self.emit("on again", "the lab is free again")
             self.applied, self.detected_ns = None, 0
             if not await self._tick() or self.watched is None:
                 return self.watched is not None or self.options.stay
@@ -243,8 +245,8 @@ class Guard:
         self.damping.see(dead, now)
         flapping = flaps(lost | restored, self.damping)
         after_ms = round((time.monotonic_ns() - self.detected_ns) / 1e6, 1) if self.detected_ns else None
-        for event, words, fields in of_light(lost, restored, flapping, self.damping, self.carriers.lit, after_ms):
-            self.say(event, words, **fields)
+        for event, text, fields in of_light(lost, restored, flapping, self.damping, self.carriers.lit, after_ms):
+            self.emit(event, text, **fields)
         if ends := {port for link in lost - flapping for port in (link.a, link.b)}:
             dark = dark_circuits(self.watched.circuits, self.carriers.lit)
             self._spawn(self._report_where([circuit for circuit in dark if circuit.receiver in ends]))
@@ -261,9 +263,9 @@ class Guard:
         async with connected(self.lab, {x.ingress.device for circuit in circuits for x in circuit.path}) as devices:
             found, trouble = await sides(devices, self.lab, circuits)
         for circuit, why in found.items():
-            self.say("where", f"{circuit}: {why}", circuit=str(circuit), why=why)
+            self.emit("where", f"{circuit}: {why}", circuit=str(circuit), why=why)
         if trouble:
-            self.say("where", trouble)
+            self.emit("where", trouble)
 
     # --- others
 
@@ -272,17 +274,17 @@ class Guard:
         if self.watched is None:
             return "no plan is up"
         scope, this = reachable_scope(self.lab, self.watched.hosts), (socket.gethostname(), os.getpid())
-        there = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or x.role not in MOVERS]
-        there = [x for x in there if x.kind == "run" and (x.host, x.pid) != this]
-        if words := next((str(x) for x in there if x.scope.overlaps(scope)), ""):
-            return words
+        existing = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or x.role not in MOVERS]
+        existing = [x for x in existing if x.kind == "run" and (x.host, x.pid) != this]
+        if text := next((str(x) for x in existing if x.scope.overlaps(scope)), ""):
+            return text
         waiting = self.confirmations.pending()
         return f"run {waiting.run} ({waiting.plan}) waits to be confirmed" if waiting is not None else ""
 
     def _wait_for(self, who: str) -> None:
         if self.behind != who:
             self.behind = who
-            self.say("standing back", who)
+            self.emit("standing back", who)
             self._state("standing back")
 
     # --- acting
@@ -300,7 +302,7 @@ class Guard:
             wait_s = self.retries.failed()
             self.failures += 1
             self.retry_at = time.monotonic() + wait_s
-            self.say("failed", f"{error}; again in {wait_s:g} s", retry_s=wait_s)
+            self.emit("failed", f"{error}; again in {wait_s:g} s", retry_s=wait_s)
             self._state("watching")
 
     async def _act(self, out: frozenset[Link]) -> None:
@@ -318,11 +320,11 @@ class Guard:
             fields: dict[str, Json] = {"run": done.run, "generation": done.generation, **done.figures, "notes": [*done.notes]}
             if out:
                 self.reroutes += 1
-                words = f"traffic is rerouted around {', '.join(names)}{tail}"
-                self.say("rerouted", words, around=[*names], cut_off=[*done.cut_off], **fields)
+                text = f"traffic is rerouted around {', '.join(names)}{tail}"
+                self.emit("rerouted", text, around=[*names], cut_off=[*done.cut_off], **fields)
             else:
                 self.restores += 1
-                self.say("restored", f"the planned routes are in use again{tail}", **fields)
+                self.emit("restored", f"the planned routes are in use again{tail}", **fields)
         self._state("watching", generation=done.generation if out else None, around=names, cut_off=done.cut_off)
 
     # --- hosts that go and come
@@ -337,11 +339,11 @@ class Guard:
         self.silent[host] = why
         self.carriers.forget(host)
         first = why.splitlines()[0] if why else ""
-        self.say("host lost", f"{host} does not answer: {first}; its neighbours still report their carriers", host=host)
+        self.emit("host lost", f"{host} does not answer: {first}; its neighbours still report their carriers", host=host)
         self._state(self.file.state.state)
         await self.carriers.reconnect(host)
         del self.silent[host]
-        self.say("host back", f"{host} answers again", host=host)
+        self.emit("host back", f"{host} answers again", host=host)
         self._state(self.file.state.state)
         async with self.one:  # a reroute that began without it knows nothing of its routes
             self.applied = None
@@ -363,6 +365,6 @@ class Guard:
         found = await settings_held(self.lab, wanted)
         if watched is not self.watched or self._others():
             return  # the reading belongs to another plan, or to a change in progress
-        for event, words, device in self.drift.news(wanted, found):
-            self.say(event, words, device=device)
+        for event, text, device in self.drift.news(wanted, found):
+            self.emit(event, text, device=device)
         self._state(self.file.state.state)

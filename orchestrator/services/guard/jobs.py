@@ -57,10 +57,10 @@ MANY = 200
 """A rank's beat keeps its latest 255 iterations: where this many came at once, some before them may be missing."""
 
 
-class Says(Protocol):
+class Notify(Protocol):
     """Emits one event of the guard."""
 
-    def __call__(self, event: str, words: str, **fields: Json) -> None: ...
+    def __call__(self, event: str, text: str, **fields: Json) -> None: ...
 
 
 @dataclass
@@ -71,24 +71,24 @@ class JobWatch:
 
     session: Session
     command: Command
-    slice: str
+    tenancy: str
     locks: Locks
     budget: Budget
-    say: Says
+    emit: Notify
     others: Callable[[], str]
     one: asyncio.Lock
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a host reports the end of a rank."""
 
     def __post_init__(self) -> None:
-        self.jobs = Jobs(self.session, self.command.store, self.slice, self.command.settings.runs_dir)
+        self.jobs = Jobs(self.session, self.command.store, self.tenancy, self.command.settings.runs_dir)
         self.silent_since: dict[HostName, float] = {}
         self.quiet_since = time.monotonic()
         self.latest: dict[RankName, int] = {}
         self.longest_s = 0.0
         self.job = 0
         self.plan: tuple[tuple[str, int], Plan] | None = None
-        self.said: tuple[int, str] = (0, "")
+        self.reported: tuple[int, str] = (0, "")
         self.recovered = 0
         self.refused: set[HostName] = set()  # spares of attempts that failed since the last one that did not
         self.begun, self.wait_until = False, 0.0
@@ -111,7 +111,7 @@ class JobWatch:
     async def look(self) -> Action | None:
         """One look, and what follows from it. None: there is no job to look after, or others hold the lab."""
         store = self.command.store
-        current, record = store.current(self.slice), store.latest_job(self.slice)
+        current, record = store.current(self.tenancy), store.latest_job(self.tenancy)
         if current is None or record is None or (record.ended is not None and record.ended < current.since):
             return None
         if self.one.locked() or self.others():
@@ -121,7 +121,7 @@ class JobWatch:
             await tend(Inspection(self.jobs.session, store, record, self.command.settings.run_dir(record.run), alive=True))
         halting = self._halting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
-        if kind("schedule").running(self.command.settings, self.slice) is not None:
+        if kind("schedule").running(self.command.settings, self.tenancy) is not None:
             self.quiet_since = time.monotonic()
         if self.job != record.id:
             self.job, self.longest_s, self.latest, self.quiet_since = record.id, 0.0, {}, time.monotonic()
@@ -130,10 +130,10 @@ class JobWatch:
         plan = self.plan[1]
         attached = set(self.session.hosts.channels.attached())
         sight = await self.sight(record, attached)
-        if any(not one.outcome for one in recoveries(store, self.slice)):
-            close_left(store, self.slice, self.locks.who)
-        past = [PastRecovery(one.job, one.hosts, one.age_s, one.idle_s, one.outcome) for one in recoveries(store, self.slice)]
-        tags = Tagouts(store, lab_of(self.slice), self.locks.who).listed()
+        if any(not one.outcome for one in recoveries(store, self.tenancy)):
+            close_left(store, self.tenancy, self.locks.who)
+        past = [PastRecovery(one.job, one.hosts, one.age_s, one.idle_s, one.outcome) for one in recoveries(store, self.tenancy)]
+        tags = Tagouts(store, lab_of(self.tenancy), self.locks.who).listed()
         # `up` installs the agent there
         bare = {name for name, hello in self.session.hosts.channels.hellos.items() if not hello.installed}
         spares = usable(plan, self.session.lab, attached | bare, tags) if plan.schedule is None else ()  # as `rewritten` refuses
@@ -157,19 +157,19 @@ class JobWatch:
             settings = self.command.settings
             try:
                 for service in halting:  # it holds the lab
-                    await asyncio.to_thread(service.stop, settings, self.slice)
+                    await asyncio.to_thread(service.stop, settings, self.tenancy)
                 await self._act(action, record, by or {})
             finally:
-                ended = (now := store.latest_job(self.slice)) is None or now.ended is not None
+                ended = (now := store.latest_job(self.tenancy)) is None or now.ended is not None
                 for service, log in self.halted.items() if not ended else ():
-                    await asyncio.to_thread(service.start, settings, self.slice, log)
+                    await asyncio.to_thread(service.start, settings, self.tenancy, log)
         return action
 
     def _halting(self) -> dict[Kind[Any], Path]:
         """The owner's services that run and are to stand still while a job is recovered, each with the file of its events."""
         settings = self.command.settings
-        there = [(each, each.running(settings, self.slice)) for each in kinds() if each.halts]
-        return {each: Path(now.log) if now.log else each.log(settings, self.slice) for each, now in there if now is not None}
+        existing = [(each, each.running(settings, self.tenancy)) for each in kinds() if each.halts]
+        return {each: Path(now.log) if now.log else each.log(settings, self.tenancy) for each, now in existing if now is not None}
 
     async def sight(self, record: JobRecord, attached: Collection[HostName]) -> Sight:
         """What the hosts say of the job's ranks now. One that was switched off keeps its channel for a while but is silent."""
@@ -197,18 +197,18 @@ class JobWatch:
 
         0 while a rank holds or has no beat, and while one starts, ends or writes a checkpoint that others do not wait for too long.
         """
-        beats = await self.session.hosts.measure.beats(name, ranks, self.latest or None)
-        for rank, beat in beats.items():
-            self.longest_s = max(self.longest_s, _longest_s(beat.times, self.latest.get(rank) or None))
-            self.latest[rank] = max(self.latest.get(rank, 0), *(one.iteration for one in beat.times), 0)
-        if not beats or any(beat.phase == "hold" or math.isinf(beat.age_s) for beat in beats.values()):
+        heartbeats = await self.session.hosts.measure.heartbeats(name, ranks, self.latest or None)
+        for rank, heartbeat in heartbeats.items():
+            self.longest_s = max(self.longest_s, _longest_s(heartbeat.times, self.latest.get(rank) or None))
+            self.latest[rank] = max(self.latest.get(rank, 0), *(one.iteration for one in heartbeat.times), 0)
+        if not heartbeats or any(heartbeat.phase == "hold" or math.isinf(heartbeat.age_s) for heartbeat in heartbeats.values()):
             return 0.0, ""
-        stopped, waiting = silent(beats.values(), 1e3 * hang_s(self.longest_s, least_s) / ITERATIONS)
-        if any(beat.phase in BETWEEN and beat not in stopped for beat in beats.values()):
+        stopped, waiting = silent(heartbeats.values(), 1e3 * hang_s(self.longest_s, least_s) / ITERATIONS)
+        if any(heartbeat.phase in BETWEEN and heartbeat not in stopped for heartbeat in heartbeats.values()):
             return 0.0, ""
-        blamed = {host_of_rank(beat.rank) for beat in stopped}
-        others = {host_of_rank(beat.rank) for beat in waiting} - blamed
-        still_s = min(min(beat.age_s for beat in beats.values()), now - self.quiet_since)
+        blamed = {host_of_rank(heartbeat.rank) for heartbeat in stopped}
+        others = {host_of_rank(heartbeat.rank) for heartbeat in waiting} - blamed
+        still_s = min(min(heartbeat.age_s for heartbeat in heartbeats.values()), now - self.quiet_since)
         return still_s, blamed.pop() if len(blamed) == 1 and others else ""
 
     # --- acting
@@ -219,7 +219,7 @@ class JobWatch:
         recorded as interrupted."""
         what = "restart" if not by else "evict " + ", ".join(f"{host} -> {spare}" for host, spare in by.items())
         began, self.begun = time.monotonic(), False
-        self.say("recovering", f"{record.name}: {what}: {action.why}", job=record.name, action=action.kind, hosts=[*action.hosts])
+        self.emit("recovering", f"{record.name}: {what}: {action.why}", job=record.name, action=action.kind, hosts=[*action.hosts])
         try:
             if by:
                 lost = [host for host in by if host not in self.session.hosts.channels.attached()]
@@ -238,7 +238,7 @@ class JobWatch:
             self._note(record.id, "standing back", error.line)
             return
         except (TestbedError, OSError) as error:
-            self.say("not recovered", f"{record.name}: {error}", job=record.name)
+            self.emit("not recovered", f"{record.name}: {error}", job=record.name)
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # `up` makes an error of its own of a cancellation
                 raise asyncio.CancelledError from error
@@ -255,10 +255,10 @@ class JobWatch:
         self.refused.clear()
         took = time.monotonic() - began
         after = f"after iteration {status.resumed_from}" if status is not None and status.resumed_from else "from its start"
-        words = f"{record.name} runs again {after}, {took:.1f} s after: {action.why}"
-        self.say("recovered", words, job=record.name, run=run, seconds=round(took, 3), action=action.kind)
-        for noun, words in launched_without(record.name, status.attached) if status is not None else ():
-            self.say(f"without {noun}", words, job=record.name, run=run)
+        text = f"{record.name} runs again {after}, {took:.1f} s after: {action.why}"
+        self.emit("recovered", text, job=record.name, run=run, seconds=round(took, 3), action=action.kind)
+        for noun, text in launched_without(record.name, status.attached) if status is not None else ():
+            self.emit(f"without {noun}", text, job=record.name, run=run)
 
     @contextmanager
     def _begin(self, what: str, action: Action, record: JobRecord) -> Iterator[Begun]:
@@ -268,8 +268,8 @@ class JobWatch:
 
         with recovering(
             self.command.store,
-            lab_of(self.slice),
-            self.slice,
+            lab_of(self.tenancy),
+            self.tenancy,
             self.locks.who,
             job=record.id,
             name=record.name,
@@ -281,11 +281,11 @@ class JobWatch:
             self.begun = True
             yield begun
 
-    def _note(self, job: int, event: str, words: str, what: str = "") -> None:
+    def _note(self, job: int, event: str, text: str, what: str = "") -> None:
         """Say something once; what: the same, whatever times the words give."""
-        if (key := (job, f"{event} {what or words}")) != self.said:
-            self.said = key
-            self.say(event, words)
+        if (key := (job, f"{event} {what or text}")) != self.reported:
+            self.reported = key
+            self.emit(event, text)
 
 
 def _longest_s(times: Sequence[RankTimes], before: int | None) -> float:

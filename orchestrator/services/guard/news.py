@@ -29,14 +29,14 @@ def of_light(
     """Event, words and fields of each link that lost its light or has it again. after_ms: from the first loss until now."""
     for link in sorted(lost - flapping, key=link_text):
         dark = sorted(p for p in receivers([link]) if carriers.get(p) is False)
-        words = f"{link_text(link)}: no light at {', '.join(map(str, dark)) or 'the adjacent port'}"
-        yield "dark", words, {"link": link_text(link), "ports": [str(p) for p in dark], "after_ms": after_ms}
+        text = f"{link_text(link)}: no light at {', '.join(map(str, dark)) or 'the adjacent port'}"
+        yield "dark", text, {"link": link_text(link), "ports": [str(p) for p in dark], "after_ms": after_ms}
     for link in sorted(restored - flapping, key=link_text):
         held = damping.hold(link)
-        words = f"{link_text(link)}: light is back; used again once lit for {held:g} s"
-        yield "light", words, {"link": link_text(link), "hold_s": held}
+        text = f"{link_text(link)}: light is back; used again once lit for {held:g} s"
+        yield "light", text, {"link": link_text(link), "hold_s": held}
     for link in sorted(flapping & lost, key=link_text):
         losses = damping.losses[link]
         if losses == REPORTED_LOSSES + 1:
-            words = f"{link_text(link)}: flaps; not used until it stays lit for longer, and further losses are not reported"
-            yield "flapping", words, {"link": link_text(link), "losses": losses}
+            text = f"{link_text(link)}: flaps; not used until it stays lit for longer, and further losses are not reported"
+            yield "flapping", text, {"link": link_text(link), "losses": losses}

@@ -173,28 +173,28 @@ def fault(sight: Sight) -> Fault | None:
         return None  # this machine's network rather than all hosts at once
     if states == {"absent"}:
         return Fault("unknown", f"{', '.join(dict.fromkeys(map(host_of_rank, ends)))}: none knows of it any more")
-    stands = sight.still_s >= hang_s(sight.longest_s, sight.least_s)
+    waits = sight.still_s >= hang_s(sight.longest_s, sight.least_s)
     silent = tuple(dict.fromkeys(host_of_rank(rank) for rank, end in ends.items() if end.state == "silent"))
     over = {rank: end for rank, end in ends.items() if end.lost or (end.state == "exited" and end.code)}
     if unusable := {rank: end for rank, end in over.items() if end.code in UNUSABLE}:
         return Fault("own", _listed(unusable))
-    if silent and (over or stands):
-        said = f"; {_listed(over)}" if over else f"; no rank has moved for {sight.still_s:.1f} s"
-        return Fault("dead-host", f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not answer{said}", silent)
+    if silent and (over or waits):
+        text = f"; {_listed(over)}" if over else f"; no rank has moved for {sight.still_s:.1f} s"
+        return Fault("dead-host", f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not answer{text}", silent)
     if lost := {rank: end for rank, end in over.items() if end.lost}:
         return Fault("lost", _listed(lost), tuple(dict.fromkeys(map(host_of_rank, lost))))
     if peers := {rank: end for rank, end in over.items() if end.code == LOST_PEER}:
         return Fault("lost", f"{counted(len(peers), 'rank')} lost a peer ({_listed(over)})", blamed)
     if over:
         return Fault("own", _listed(over))
-    if stands and any(end.state == "running" for end in ends.values()):
+    if waits and any(end.state == "running" for end in ends.values()):
         times = (
             f"{sight.still_s / sight.longest_s:.0f} times its longest iteration"
             if sight.longest_s > 0
             else "and no iteration has ended"
         )
-        words = f"no rank has moved for {sight.still_s:.1f} s, {times}"
-        return Fault("hang", words + (f"; the others wait for {sight.blamed}" if blamed else ""), blamed)
+        message = f"no rank has moved for {sight.still_s:.1f} s, {times}"
+        return Fault("hang", message + (f"; the others wait for {sight.blamed}" if blamed else ""), blamed)
     return None
 
 

@@ -63,7 +63,7 @@ class GuardState(ServiceState):
     silent: tuple[str, ...] = ()
     jobs: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         where = self.where + (f", recovers the job up to {self.jobs}" if self.jobs else "")
         if not self.around:
             return f"{self.state}, {where}"
@@ -109,19 +109,19 @@ class GuardReport(ServiceReport):
     last: str = ""
     recovered: int = 0
 
-    def words(self) -> str:
+    def text(self) -> str:
         moves = f"rerouted {self.reroutes} times, restored {self.restores} times"
         moves += f", recovered its job {self.recovered} times" if self.recovered else ""
         return f"Guarded {self.plan or self.lab}: {moves}"
 
 
-def recovers_as(settings: Settings, slice_: str, budget: str) -> None:
+def recovers_as(settings: Settings, tenancy: str, budget: str) -> None:
     """Check that a guard which already runs recovers the job within this budget. Raises: Locked - it does not."""
-    there = GUARD.running(settings, slice_)
-    if there is None or there.jobs == budget:
+    place = GUARD.running(settings, tenancy)
+    if place is None or place.jobs == budget:
         return
     hint = "testbed service stop guard, then the same again"
-    if there.unreadable:
-        raise Locked(f"a guard watches this plan already: it {there}", hint=hint)
-    does = f"recovers the job up to {there.jobs}, not {budget}" if there.jobs else "does not recover the job"
-    raise Locked(f"a guard watches this plan already, and {does} ({there.where})", hint=hint)
+    if place.unreadable:
+        raise Locked(f"a guard watches this plan already: it {place}", hint=hint)
+    does = f"recovers the job up to {place.jobs}, not {budget}" if place.jobs else "does not recover the job"
+    raise Locked(f"a guard watches this plan already, and {does} ({place.where})", hint=hint)

@@ -10,7 +10,7 @@ from optics import BadFile, HostName, Infeasible, Interlock, Locked, Missing, Te
 from optics.plan import Plan
 from orchestrator.change.expiry import settled
 from orchestrator.change.interlock import Moves, tagged
-from orchestrator.change.locking import holding, obeyed, own_turner
+from orchestrator.change.locking import holding, obeyed, own_scheduler
 from orchestrator.change.report import UpReport
 from orchestrator.change.run import ChangeRun
 from orchestrator.deadline import deadline
@@ -22,12 +22,12 @@ from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import FINISHED, hosts_of_job, launched
 from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.avoid import avoiding
-from orchestrator.plan.evict import plan_without_host, replaced, spared
+from orchestrator.plan.evict import left_out, plan_without_host, replaced
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.keys import key_of, lab_of, slice_of
+from orchestrator.store.keys import key_of, lab_of, tenancy_of
 from orchestrator.store.locks import who
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.ownership import taken_hosts
@@ -53,17 +53,17 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
     """
     lab, store, settings = jobs.session.lab, jobs.store, command.settings
     job = launched(record, lab)
-    current = store.current(jobs.slice)
-    turner = own_turner(lab, settings, store)
-    async with holding(lab, command, reachable_scope(lab, job.needed), "job restart", record.name, within=turner) as lock:
-        now = store.latest_job(jobs.slice)
+    current = store.current(jobs.tenancy)
+    scheduler = own_scheduler(lab, settings, store)
+    async with holding(lab, command, reachable_scope(lab, job.needed), "job restart", record.name, within=scheduler) as lock:
+        now = store.latest_job(jobs.tenancy)
         if now is None or now.id != record.id or now.state in FINISHED:
             raise Locked(f"job {record.name} was stopped or launched again meanwhile", hint="testbed job status")
         with begin() as begun:
             await check_attachments(job, lab, now, again=True)
             run = store.new_run(
                 "job restart",
-                lab_of(jobs.slice),
+                lab_of(jobs.tenancy),
                 plan_name=current.plan_name if current else "",
                 plan_sha=current.plan_sha if current else "",
                 plan_text=current.plan_text if current else "",
@@ -78,13 +78,13 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
                 environment.record_environment(settings.run_dir(run.id), lab, command.inventory)
                 recorder = Recorder(Silent(), journal)
                 async with deadline(command.timeout_s, "job restart"):
-                    await obeyed(jobs.session, run, hosts_of_job(record, lab), turner)
+                    await obeyed(jobs.session, run, hosts_of_job(record, lab), scheduler)
                     with recorder.phase("job", f"stopping what is left of {record.name}"):
                         with suppress(TestbedError):  # its last iterations; none of them decides anything
                             await jobs.status(record)
                         await jobs.write_off((), why)
                     sample = settings.sample_hz > 0
-                    status = await jobs.start(run.id, job, recorder, resume=resumable(job), sample=sample, spared=True)
+                    status = await jobs.start(run.id, job, recorder, resume=resumable(job), sample=sample, left_out=True)
                 phases = {phase.name: phase.seconds for phase in recorder.phases}
                 run.finish("ok", message=why, summary={"iteration_ms": status.iteration_ms, "phases": phases})
     return status
@@ -107,7 +107,7 @@ async def evict(
     Unreachable - a spare does not answer. Nothing is changed then. As `up`.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    key = slice_of(lab, settings)
+    key = tenancy_of(lab, settings)
     current = store.current(key)
     if current is None:
         raise Missing(
@@ -115,14 +115,14 @@ async def evict(
         )
     plan, text = rewritten(current, lab, hosts, store)
     spares = [spare for spare in hosts.values() if spare]
-    if words := [line for spare in spares for line in tagged_out(spare, lab, Tagouts(store, key_of(lab), who(settings)).listed())]:
-        raise Interlock("\n".join(words), hint="another --spare; or once the work there is finished: testbed tagout remove")
+    if tokens := [line for spare in spares for line in tagged_out(spare, lab, Tagouts(store, key_of(lab), who(settings)).listed())]:
+        raise Interlock("\n".join(tokens), hint="another --spare; or once the work there is finished: testbed tagout remove")
     apart = {*plan.job.aside} if plan.job is not None else set[HostName]()
     aside = apart - {*plan.hosts, *spares}  # a host that links end at must answer, whatever else it is for
     silent = await _silent(command, lab, settings, [*(hosts if lost is None else ()), *spares, *aside])
     if dead := [spare for spare in spares if spare in silent]:
-        words = [f"{spare} does not answer, so it cannot take a place: {silent[spare]}" for spare in dead]
-        raise Unreachable("\n".join(words), hint="another --spare; testbed doctor says what is wrong there")
+        tokens = [f"{spare} does not answer, so it cannot take a place: {silent[spare]}" for spare in dead]
+        raise Unreachable("\n".join(tokens), hint="another --spare; testbed doctor says what is wrong there")
     gone = sorted(set(hosts) & set(silent if lost is None else lost) | aside & set(silent))
     record = store.latest_job(key)
     moved = record is not None and not {*hosts_of_job(record, lab), *record.spec.wanted.aside}.isdisjoint(hosts)
@@ -130,12 +130,12 @@ async def evict(
         UpOptions(
             launch_job=record is not None and record.state not in FINISHED,
             job="restart" if moved else "keep",
-            avoid=plan.avoid.words,
+            avoid=plan.avoid.message,
         ),
         evict=hosts,
         lost=tuple(gone),
         why=why or "asked for",
-        spared=bool(apart),
+        left_out=bool(apart),
         broken=why if begin is not None else "",
     )
     with ExitStack() as stack:
@@ -176,19 +176,19 @@ def rewritten(current: CurrentPlan, lab: Lab, hosts: Mapping[HostName, HostName]
 
 def with_spares(text: str, plan: Plan, spares: Sequence[HostName], lab: Lab, store: Store, settings: Settings) -> str:
     """The plan with these spares instead of its own. Raises: as `plan.evict.spared`; Interlock - one is tagged out."""
-    made = spared(text, spares, plan, lab)
+    made = left_out(text, spares, plan, lab)
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
-    if words := [line for spare in spares for line in tagged_out(spare, lab, tags)]:
+    if tokens := [line for spare in spares for line in tagged_out(spare, lab, tags)]:
         hint = "another host as --spares; or once the work there is finished: testbed tagout remove"
-        raise Interlock("\n".join(f"--spares: {line}" for line in words), hint=hint)
+        raise Interlock("\n".join(f"--spares: {line}" for line in tokens), hint=hint)
     return made
 
 
 def tagged_out(host: HostName, lab: Lab, tags: Iterable[Tagout]) -> list[str]:
     """The tag-outs at a host, its fibres or the device ports they end at, in words."""
-    there = reachable_scope(lab, [host])
+    existing = reachable_scope(lab, [host])
     ports = frozenset(port for port in (*lab.fibres, *lab.segment_at) if port.host == host)
-    return [f"{host}: {words}" for words in tagged(Moves(there.ports, ports, (), ()), tags, lab)]
+    return [f"{host}: {text}" for text in tagged(Moves(existing.ports, ports, (), ()), tags, lab)]
 
 
 async def _silent(command: Command, lab: Lab, settings: Settings, names: Collection[HostName]) -> dict[HostName, str]:

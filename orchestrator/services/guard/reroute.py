@@ -70,7 +70,7 @@ class Rerouter:
 
     session: Session
     command: Command
-    slice: str
+    tenancy: str
     locks: Locks
     acting: Callable[[], None]
 
@@ -101,18 +101,18 @@ class Rerouter:
         hosts = self.session.hosts
         scope, plan = reachable_scope(self.lab, watched.hosts), watched.current.plan_name
         async with holding(self.lab, replace(self.command, progress=Silent()), scope, GUARD, plan) as held:
-            current = self.store.current(self.slice)
+            current = self.store.current(self.tenancy)
             if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):
                 return None
-            if (waiting := Confirmations(self.store, self.slice, self.locks.who).pending()) is not None:
+            if (waiting := Confirmations(self.store, self.tenancy, self.locks.who).pending()) is not None:
                 raise Locked(str(waiting))  # the hosts have a revert pending; confirming other routes would cancel it
             reached = sorted(watched.hosts & set(hosts.channels.attached()))
             hellos = await hosts.channels.greet(reached)
             self._not_others(watched, hellos)
             names = sorted(map(link_text, out))
-            there = current.generation if not out else state.generation if list(state.around) == names else None
-            if there and all(hello.active == there and hello.pending_s is None for hello in hellos.values()):
-                return Moved("", there, state.cut_off if out else ())
+            existing = current.generation if not out else state.generation if list(state.around) == names else None
+            if existing and all(hello.active == existing and hello.pending_s is None for hello in hellos.values()):
+                return Moved("", existing, state.cut_off if out else ())
             known = tuple(link for link in watched.links if link.a in macs and link.b in macs)
             routing = detour(known, out & set(known), self.lab, macs, watched.plan.routes, watched.plan.rings)
             before = [link for link in known if link not in applied]
@@ -123,7 +123,7 @@ class Rerouter:
             self.acting()
             run = self.store.new_run(
                 GUARD,
-                lab_of(self.slice),
+                lab_of(self.tenancy),
                 plan_name=current.plan_name,
                 plan_sha=current.plan_sha,
                 inventory=self.session.inventory,
@@ -136,7 +136,7 @@ class Rerouter:
                 await hosts.channels.fence(run.token, reached)
                 recorder = Recorder(Silent(), journal)
                 generation = (
-                    next_generation(self.store, lab_of(self.slice), self.locks.who.owner, run.id) if out else current.generation
+                    next_generation(self.store, lab_of(self.tenancy), self.locks.who.owner, run.id) if out else current.generation
                 )
                 move = _Move(self.session, run, recorder, generation, rules, watched.plan.transition.revert_after_s)
                 committed_ns, silent = await move.carry_out(routing, hellos, lost)
@@ -146,16 +146,16 @@ class Rerouter:
                     "confirmed_ms": round((time.monotonic_ns() - since_ns) / 1e6, 1),
                 }
                 phases = {p.name: p.seconds for p in recorder.phases}
-                words = f"traffic is rerouted around {', '.join(names)}" if out else "the planned routes are in use again"
-                run.finish("ok", message=words, summary={"around": names, **figures, "phases": phases})
-        notes = [*(routing.words() if out else ()), *silent]
+                text = f"traffic is rerouted around {', '.join(names)}" if out else "the planned routes are in use again"
+                run.finish("ok", message=text, summary={"around": names, **figures, "phases": phases})
+        notes = [*(routing.text() if out else ()), *silent]
         notes += [f"{host} does not answer and keeps its routes" for host in sorted(watched.hosts - set(reached))]
         cut_off = tuple(host for group in routing.groups[1:] for host in group) if out else ()
         return Moved(run.id, generation, cut_off, figures, tuple(notes))
 
     def _not_others(self, watched: Watched, hellos: Mapping[HostName, Hello]) -> None:
         """Raises: NotVerified - a host runs routes that neither the plan nor a guard gave it."""
-        given = generation_owners(self.store, lab_of(self.slice))
+        given = generation_owners(self.store, lab_of(self.tenancy))
         for host, hello in sorted(hellos.items()):
             whose = given.get(hello.active or 0)
             owned = whose is not None and whose.owner == self.locks.who.owner and self._guards(whose.run)
@@ -200,15 +200,15 @@ class _Move:
             with self.recorder.phase("verify") as phase:
                 silent, asked = await self._silent_pairs(routing, reached)
                 phase.detail = f"pairs {asked - len(silent)}/{asked}"
-                words = f"{len(silent)} of {asked} pairs do not answer: {', '.join(silent[:4])}"
+                text = f"{len(silent)} of {asked} pairs do not answer: {', '.join(silent[:4])}"
                 if silent and len(silent) >= lost:
-                    raise NotVerified(f"on the new routes {words}")
+                    raise NotVerified(f"on the new routes {text}")
             with self.recorder.phase("confirm"), self.run.step("host", "all", "confirm", what):
                 await hosts.routes.confirm(generation, reached)
         except BaseException:
             await self._take_back(reached)
             raise
-        return committed_ns, [words] if silent else []
+        return committed_ns, [text] if silent else []
 
     async def _silent_pairs(self, routing: Detour, reached: Collection[HostName]) -> tuple[list[str], int]:
         silent, asked = [], 0

@@ -23,16 +23,16 @@ LATE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The times of a schedule (s). night_s: from the end of light to the next slot's. late_s: how late either may be."""
+    """The times of a schedule (s). dark_window_s: from the end of light to the next slot's. late_s: how late either may be."""
 
     dwell_s: float
-    night_s: float
+    dark_window_s: float
     guard_s: float
     late_s: float
 
     @property
     def period_s(self) -> float:
-        return self.dwell_s + self.night_s
+        return self.dwell_s + self.dark_window_s
 
     def duty(self, *, stored: bool) -> float:
         """The share of time in which devices pass a slot's light, 0 to 1. stored: they turn by their own clock and keep the night.
@@ -96,15 +96,15 @@ def change_to(observed: Held, goal: SlotGoal, owned: frozenset[Setting]) -> Mapp
 
 def times_of(schedule: Schedule, goals: tuple[SlotGoal, ...], traits: Mapping[DeviceName, Traits], lab: Lab) -> Times:
     """The times. Raises: Infeasible - all slots are the same, so nothing would ever turn."""
-    owned, nights = every(g.wanted for g in goals), []
+    owned, dark_windows = every(g.wanted for g in goals), []
     for i, goal in enumerate(goals):
         seen = {d: goal.wanted.get(d, NONE) for d in lab.devices}
         found = slowest_device(transition(seen, goals[(i + 1) % len(goals)].wanted, per_device(owned)), traits)
-        nights += [found[1]] if found is not None else []
-    if not nights:
+        dark_windows += [found[1]] if found is not None else []
+    if not dark_windows:
         raise Infeasible("every slot of the schedule has the same circuits, so there is nothing to turn")
-    night_s = max(nights) + REACTION_S
-    return Times(schedule.dwell_s, night_s, schedule.guard_s, max(LATE_S, schedule.dwell_s / 2))
+    dark_window_s = max(dark_windows) + REACTION_S
+    return Times(schedule.dwell_s, dark_window_s, schedule.guard_s, max(LATE_S, schedule.dwell_s / 2))
 
 
 def slot_rules(goal: SlotGoal, lab: Lab, macs: Mapping[HostPort, Macs], hosts: Iterable[HostName]) -> Mapping[HostName, Rules]:
@@ -131,21 +131,21 @@ def kept_links(goal: SlotGoal, after: SlotGoal) -> tuple[Link, ...]:
 def host_requests(
     goals: tuple[SlotGoal, ...],
     days: tuple[int, ...],
-    nights: tuple[int, ...],
+    dark_windows: tuple[int, ...],
     times: Times,
     schedule: Schedule,
     lab: Lab,
     hosts: Iterable[HostName],
     count: int,
 ) -> dict[HostName, dict[str, Any]]:
-    """What each agent is to load. days, nights: the numbers of the slots' routes and holds."""
+    """What each agent is to load. days, dark_windows: the numbers of the slots' routes and holds."""
 
     def ports(found: frozenset[HostPort], host: HostName) -> list[str]:
         return [lab.interface(p) for p in sorted(found) if p.host == host]
 
     shared = {
         "dwell_s": times.dwell_s,
-        "night_s": times.night_s,
+        "dark_window_s": times.dark_window_s,
         "guard_s": times.guard_s,
         "late_s": times.late_s,
         "follow": schedule.follow,
@@ -156,8 +156,8 @@ def host_requests(
         host: {
             **shared,
             "slots": [
-                {"generation": day, "hold": night, "falling": ports(goal.falling, host), "rising": ports(goal.rising, host)}
-                for goal, day, night in zip(goals, days, nights, strict=True)
+                {"generation": day, "hold": dark_window, "falling": ports(goal.falling, host), "rising": ports(goal.rising, host)}
+                for goal, day, dark_window in zip(goals, days, dark_windows, strict=True)
             ],
         }
         for host in hosts

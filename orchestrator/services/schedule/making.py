@@ -14,12 +14,12 @@ from orchestrator.change.run import ChangeRun, before_run
 from orchestrator.fabric.up_state import SlotsMade
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import check_attachments
-from orchestrator.plan.stored import unmade
+from orchestrator.plan.stored import pending_slots
 from orchestrator.services.schedule.goals import naming
-from orchestrator.services.schedule.process import NOT_LAUNCHED, TURNER, TurnOptions, TurnState
+from orchestrator.services.schedule.process import NOT_LAUNCHED, SCHEDULER, ScheduleOptions, ScheduleState
 from orchestrator.services.schedule.verb import scheduled
 from orchestrator.session import Command, load_lab
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
 
@@ -36,17 +36,17 @@ async def up_slots(command: Command, lab: Lab, plan: Plan, text: str, options: R
     assert plan.schedule is not None
     asked = options.asked
     unfit = {"--confirm-within": asked.confirm_s, "--avoid": asked.avoid, "--relabel": asked.relabel, "--job": asked.job}
-    for words, given in unfit.items():
+    for message, given in unfit.items():
         if given:
-            raise Infeasible(f"{words} cannot be used with a plan whose circuits move by a schedule", hint="leave it out")
-    key = slice_of(lab, command.settings)
-    current, there = command.store.current(key), TURNER.running(command.settings, key)
+            raise Infeasible(f"{message} cannot be used with a plan whose circuits move by a schedule", hint="leave it out")
+    key = tenancy_of(lab, command.settings)
+    current, place = command.store.current(key), SCHEDULER.running(command.settings, key)
     known = current is not None and current.plan_sha == plan.sha256
-    if known and there is not None:
-        return UpReport("", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots turn: {there}",))
+    if known and place is not None:
+        return UpReport("", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots turn: {place}",))
     slots = len(plan.schedule.slots)
     await check_attachments(plan.job if asked.launch_job else None, lab, command.store.latest_job(key))
-    missing = unmade(plan.schedule, current.up.slots if known and current is not None else None)
+    missing = pending_slots(plan.schedule, current.up.slots if known and current is not None else None)
     done = set(range(slots)) - set(missing)
     earlier = _of_it(command.store, lab, current.run) if known and missing and current is not None else []
     made: list[UpReport] = []
@@ -64,8 +64,8 @@ async def up_slots(command: Command, lab: Lab, plan: Plan, text: str, options: R
         except (TestbedError, asyncio.CancelledError) as error:
             if not made or not asked.rollback:
                 raise
-            words = str(error) if str(error).startswith(f"slot {slot}: ") else f"slot {slot}: {error}"
-            await _undo(command, lab, made, words, error)
+            message = str(error) if str(error).startswith(f"slot {slot}: ") else f"slot {slot}: {error}"
+            await _undo(command, lab, made, message, error)
     state = await start(command, lab, made[-1].run, job=asked.launch_job and plan.job is not None)
     return _together(made, slots, state)
 
@@ -92,29 +92,29 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
     raise kind(f"{why}\nrolled back: everything is as it was before the first slot") from error
 
 
-async def begin_schedule(command: Command, options: TurnOptions) -> TurnState:
+async def begin_schedule(command: Command, options: ScheduleOptions) -> ScheduleState:
     """Turn the slots of the plan that is up, in the background.
 
     Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch it; as `check_attachments`.
     """
     lab = load_lab(command.inventory)
-    there = TURNER.running(command.settings, slice_of(lab, command.settings))
-    if options.job and there is not None:
-        raise Refused(f"the slots{there.of} turn already; nothing was launched", hint="testbed job launch")
+    existing = SCHEDULER.running(command.settings, tenancy_of(lab, command.settings))
+    if options.job and existing is not None:
+        raise Refused(f"the slots{existing.of} turn already; nothing was launched", hint="testbed job launch")
     current, plan, _ = scheduled(command, lab)
     if options.job:
-        await check_attachments(plan.job, lab, command.store.latest_job(slice_of(lab, command.settings)))
+        await check_attachments(plan.job, lab, command.store.latest_job(tenancy_of(lab, command.settings)))
     return await start(command, lab, current.run, job=options.job, log=options.log)
 
 
-async def start(command: Command, lab: Lab, run: str, *, job: bool, log: str = "") -> TurnState:
+async def start(command: Command, lab: Lab, run: str, *, job: bool, log: str = "") -> ScheduleState:
     """Start the service in the background, and wait until slots turn and the job that it is to launch has begun, or has not.
 
     Raises: as `Kind.start`; Refused - slots turn, and the job was not launched; Interrupted - it was not waited for.
     """
-    settings, slice_ = command.settings, slice_of(lab, command.settings)
+    settings, tenancy = command.settings, tenancy_of(lab, command.settings)
     at = Path(log) if log else settings.run_dir(run) / "schedule.jsonl"
-    state = await TURNER.started(settings, slice_, at, TurnOptions(job=job))
+    state = await SCHEDULER.started(settings, tenancy, at, ScheduleOptions(job=job))
     if not job:
         return state
     command.progress.phase("launch", f"by the schedule service of {state.plan}, {state.where}")
@@ -126,9 +126,9 @@ async def start(command: Command, lab: Lab, run: str, *, job: bool, log: str = "
         try:
             await asyncio.sleep(LOOK_S)
         except asyncio.CancelledError:
-            words = f"interrupted: the slots of {state.plan} turn on; the launch of its job was not waited for"
-            raise Interrupted(words, hint="testbed status") from None
-        state = TURNER.read(TURNER.path(settings, slice_)) or state
+            text = f"interrupted: the slots of {state.plan} turn on; the launch of its job was not waited for"
+            raise Interrupted(text, hint="testbed status") from None
+        state = SCHEDULER.read(SCHEDULER.path(settings, tenancy)) or state
     command.progress.done("launch", state.job)
     if state.job.startswith(NOT_LAUNCHED):
         hint = "testbed job diagnose; to launch it: testbed job launch"
@@ -136,7 +136,7 @@ async def start(command: Command, lab: Lab, run: str, *, job: bool, log: str = "
     return state
 
 
-def _together(made: list[UpReport], slots: int, state: TurnState) -> UpReport:
+def _together(made: list[UpReport], slots: int, state: ScheduleState) -> UpReport:
     last = made[-1]
     # of a slot whose links do not join all hosts none is asked for
     pairs = (sum(report.pairs_ok or 0 for report in made), sum(report.pairs_total or 0 for report in made))

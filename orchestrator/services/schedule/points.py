@@ -9,7 +9,7 @@ from orchestrator.hosts import HostEvent
 from orchestrator.telemetry.journal import Journal
 
 
-def record_turn(
+def record_slot_change(
     journal: Journal,
     plan: str,
     slot: int,

@@ -11,15 +11,15 @@ from orchestrator.background.state import ServiceState
 from orchestrator.background.work import ServiceReport
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import unmade
+from orchestrator.plan.stored import pending_slots
 from orchestrator.store.records import CurrentPlan
 
 NOT_LAUNCHED = "not launched"
-"""How `TurnState.job` begins where the job was not."""
+"""How `ScheduleState.job` begins where the job was not."""
 
 
 @dataclass(frozen=True, slots=True)
-class TurnOptions(ServiceOptions):
+class ScheduleOptions(ServiceOptions):
     """stop: no slot is turned; devices that a killed process left turning come to rest."""
 
     once: bool = option(False, "--once", "Turn one cycle, then end.", once=True)
@@ -28,7 +28,7 @@ class TurnOptions(ServiceOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class TurnState(ServiceState):
+class ScheduleState(ServiceState):
     """What it reports of itself. state: starting, turning, repairing, ended.
 
     slot, slots, cycle: where it is. late: turns that were left out because they were late. duty: measured share of
@@ -47,7 +47,7 @@ class TurnState(ServiceState):
     silent: tuple[str, ...] = ()
     job: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         text = f"{self.state}: slot {self.slot} of {self.slots}, cycle {self.cycle}"
         text += f", duty {self.duty:.3f} (planned {self.planned_duty:.3f})" if self.duty else ""
         text += f", {self.late} late" if self.late else ""
@@ -61,12 +61,12 @@ class TurnState(ServiceState):
         return f"; in slot {self.slot} of {self.slots}" if self.slots else ""
 
 
-TURNER = Kind(
+SCHEDULER = Kind(
     "schedule",
-    TurnState,
+    ScheduleState,
     "Turn the slots of the plan that is up.",
-    "orchestrator.services.schedule.verb:turn",
-    TurnOptions,
+    "orchestrator.services.schedule.verb:change_slot",
+    ScheduleOptions,
     """
 testbed service start schedule        in the background, as `testbed up` of a plan with a schedule does
 testbed service run schedule --once   one cycle, in this process
@@ -93,7 +93,7 @@ def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
         return ""
     slots = len(plan.schedule.slots)
     made = current.up.slots
-    if missing := unmade(plan.schedule, made):
+    if missing := pending_slots(plan.schedule, made):
         return f"do not turn, and {len(missing)} of {slots} were not made and verified: testbed up with the plan makes them"
     return (
         f"do not turn; slot {made.slot if made is not None else 0} of {slots} stays; to turn them: testbed service start schedule"
@@ -101,13 +101,13 @@ def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnReport(ServiceReport):
-    """What it did. turns: slots that it began. slot: where the fabric is now."""
+class ScheduleReport(ServiceReport):
+    """What it did. slot_changes: slots that it began. slot: where the fabric is now."""
 
     lab: str
     plan: str
     run: str = ""
-    turns: int = 0
+    slot_changes: int = 0
     late: int = 0
     slot: int = 0
     slots: int = 0
@@ -115,6 +115,6 @@ class TurnReport(ServiceReport):
     duty: float = 0.0
     planned_duty: float = 0.0
 
-    def words(self) -> str:
-        did = f"{self.turns} slots, {self.late} late, duty {self.duty:.3f} (planned {self.planned_duty:.3f})"
+    def text(self) -> str:
+        did = f"{self.slot_changes} slots, {self.late} late, duty {self.duty:.3f} (planned {self.planned_duty:.3f})"
         return f"Turned {self.plan}: {did}; now in slot {self.slot} of {self.slots}"

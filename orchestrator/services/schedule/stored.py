@@ -30,8 +30,8 @@ class StoredSlots:
 
     async def begin(self, slot: int) -> int:
         """Store the maps and turn, from this slot on; return when its light is there (monotonic ns). Raises: as `Presets`."""
-        dwell_s, night_s = self.times.dwell_s, self.times.night_s
-        await self._all(lambda name, device: device.load(self.maps[name], dwell_s, night_s))
+        dwell_s, dark_window_s = self.times.dwell_s, self.times.dark_window_s
+        await self._all(lambda name, device: device.load(self.maps[name], dwell_s, dark_window_s))
         return max(await self._all(lambda _, device: _started(device, slot)))
 
     async def stop(self) -> int | None:
@@ -50,14 +50,14 @@ class StoredSlots:
         except TestbedError:
             return None
         slots, ends = {slot for slot, _ in each}, [end for _, end in each]
-        apart = max(ends) - min(ends) > self.times.night_s * 1e9
+        apart = max(ends) - min(ends) > self.times.dark_window_s * 1e9
         within = min(ends) - time.monotonic_ns() <= self.times.dwell_s * 1e9
         return (slots.pop(), min(ends)) if len(slots) == 1 and within and not apart else None
 
-    async def turned(self, count: int, end_ns: int) -> tuple[int, dict[DeviceName, Outcome | BaseException]]:
+    async def slot_changed(self, count: int, end_ns: int) -> tuple[int, dict[DeviceName, Outcome | BaseException]]:
         """Wait for the light after slot `count`, which ends at `end_ns`; return the slot (as a count) that it is of, and what
         each device did by its own word."""
-        if (left := end_ns / 1e9 + self.times.night_s + JUST_AFTER_S - time.monotonic()) > 0:
+        if (left := end_ns / 1e9 + self.times.dark_window_s + JUST_AFTER_S - time.monotonic()) > 0:
             await asyncio.sleep(left)
         each = await asyncio.gather(*(self._after(name, count, end_ns) for name in self.devices), return_exceptions=True)
         counts = [one[0] for one in each if not isinstance(one, BaseException)]
@@ -75,15 +75,15 @@ class StoredSlots:
         """The slot (as a count) that a device has reached after `count`, and its light. Raises: TestbedError - it has another."""
         device, maps = self.devices[name], self.maps[name]
         slot, until_ns = await self._lit(name, count % len(maps))
-        night_ns, period_ns = int(self.times.night_s * 1e9), self.times.period_s * 1e9
+        dark_window_ns, period_ns = int(self.times.dark_window_s * 1e9), self.times.period_s * 1e9
         light_ns = until_ns - int(self.times.dwell_s * 1e9)
-        reached = count + 1 + max(0, round((light_ns - night_ns - end_ns) / period_ns))
+        reached = count + 1 + max(0, round((light_ns - dark_window_ns - end_ns) / period_ns))
         if reached % len(maps) != slot:
             raise TestbedError(f"{name}: it is in slot {slot} when {reached % len(maps)} was to come")
         held = await device.read()
         if time.monotonic_ns() > until_ns:
             held = maps[slot]  # read too late to say anything of this slot
-        began_ns = light_ns - night_ns
+        began_ns = light_ns - dark_window_ns
         failed = dict.fromkeys(maps[slot] - held, "not there in its slot")
         moves = len(maps[slot] ^ maps[count % len(maps)])
         return reached, Outcome(name, held, began_ns, began_ns, began_ns, light_ns, moves, failed)
@@ -98,9 +98,9 @@ class StoredSlots:
         give_up = time.monotonic() + self.times.period_s + self.times.late_s
         while time.monotonic() < give_up:
             at = await device.position()
-            if not at.turning or at.slot is None or at.left_s is None:
+            if not at.running or at.slot is None or at.left_s is None:
                 raise TestbedError(f"{name}: it does not turn any more")
-            if not at.night and at.slot != before:
+            if not at.dark_window and at.slot != before:
                 return at.slot, time.monotonic_ns() + int(at.left_s * 1e9)
             await asyncio.sleep(at.left_s + JUST_AFTER_S)
         raise TimedOut(f"{name}: it turns, but no light of another slot came within {self.times.period_s:g} s")

@@ -23,7 +23,7 @@ from orchestrator.fabric.transition import per_device
 from orchestrator.fabric.up_state import SlotsMade, UpState
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import unmade
+from orchestrator.plan.stored import pending_slots
 from orchestrator.services.schedule.clock import SlotClock
 from orchestrator.services.schedule.goals import (
     change_to,
@@ -35,13 +35,13 @@ from orchestrator.services.schedule.goals import (
     slot_rules,
     times_of,
 )
-from orchestrator.services.schedule.process import NOT_LAUNCHED, TURNER, TurnOptions, TurnReport, TurnState
+from orchestrator.services.schedule.process import NOT_LAUNCHED, SCHEDULER, ScheduleOptions, ScheduleReport, ScheduleState
+from orchestrator.services.schedule.scheduler import Scheduler
 from orchestrator.services.schedule.stored import stored_slots
-from orchestrator.services.schedule.turner import Turner
 from orchestrator.services.schedule.watching import HostWatch
 from orchestrator.session import Command, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
-from orchestrator.store.keys import key_of, owner_of, slice_of
+from orchestrator.store.keys import key_of, owner_of, tenancy_of
 from orchestrator.store.locks import who
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.scope import Scope, reachable_scope
@@ -53,53 +53,54 @@ from orchestrator.telemetry.recorder import Recorder
 
 def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
     """The plan that is up and its schedule. Raises: Missing - none is up, it has none, or not all of its slots were made."""
-    current = command.store.current(slice_of(lab, command.settings))
+    current = command.store.current(tenancy_of(lab, command.settings))
     if current is None:
         raise Missing(f"no plan is up on {lab.name}, so there is nothing to turn", hint="testbed up with a schedule")
     plan = read_plan(current.plan_text, current.plan_name, lab)
     if plan.schedule is None:
         raise Missing(f"{plan.name} has no schedule, so there is nothing to turn", hint="docs/how-to/run-a-schedule.md")
-    if missing := unmade(plan.schedule, current.up.slots):
-        words = f"of {plan.name} {counted(len(missing), 'slot')} of {len(plan.schedule.slots)} were not made and verified"
-        raise Missing(f"{words}: its `up` did not get so far", hint="testbed up with the plan makes them")
+    if missing := pending_slots(plan.schedule, current.up.slots):
+        text = f"of {plan.name} {counted(len(missing), 'slot')} of {len(plan.schedule.slots)} were not made and verified"
+        raise Missing(f"{text}: its `up` did not get so far", hint="testbed up with the plan makes them")
     return current, plan, plan.schedule
 
 
-async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> TurnReport:
+async def run_schedule(command: Command, *, notify: Notify, options: ScheduleOptions) -> ScheduleReport:
     """Turn the slots of the plan that is up, until cancelled. The fabric and the hosts then stay in a whole slot.
 
-    Raises: Missing - no plan with a schedule is up. Locked - another one, or another run, changes the lab. As `Turner.turn`.
+    Raises: Missing - no plan with a schedule is up. Locked - another one, or another run, changes the lab. As
+    `Scheduler.change_slot`.
     """
     lab, silent = load_lab(command.inventory), replace(command, progress=Silent())
     current, plan, schedule = scheduled(command, lab)
-    settings, key = command.settings, slice_of(lab, command.settings)
-    own = TURNER.own(settings, options)
+    settings, key = command.settings, tenancy_of(lab, command.settings)
+    own = SCHEDULER.own(settings, options)
     own = replace(own, plan=plan.name, run=current.run, slots=len(schedule.slots))
-    killed = TURNER.read(TURNER.path(settings, key)) if options.kept else None
+    killed = SCHEDULER.read(SCHEDULER.path(settings, key)) if options.kept else None
     if killed is not None and killed.kept == own.kept and killed.job:
         own, options = replace(own, job=killed.job), replace(options, job=False)  # it may have been stopped since
-    with serving(TURNER.file(settings, key, own)) as file:
+    with serving(SCHEDULER.file(settings, key, own)) as file:
         async with _running(silent, lab, plan) as context:
             if (now := command.store.current(key)) is None or now.run != current.run:
                 raise Missing(f"{plan.name} is not up any more, so there is nothing to turn", hint="testbed status")
             began = time.monotonic()
-            turner = await _prepared(context, lab, current, plan, schedule, file, notify)
-            await _turned(turner, plan, options, silent)
-            await finish(_left(turner, plan))
-            turner.say("ended", f"stopped in slot {turner.clock.slot}")
-            report = TurnReport(
+            scheduler = await _prepared(context, lab, current, plan, schedule, file, notify)
+            await _slot_changed(scheduler, plan, options, silent)
+            await finish(_left(scheduler, plan))
+            scheduler.emit("ended", f"stopped in slot {scheduler.clock.slot}")
+            report = ScheduleReport(
                 lab.name,
                 plan.name,
                 context.run.id,
-                turner.turns,
-                turner.late,
-                turner.clock.slot,
-                len(turner.goals),
+                scheduler.slot_changes,
+                scheduler.late,
+                scheduler.clock.slot,
+                len(scheduler.goals),
                 round(time.monotonic() - began, 1),
-                round(turner.duty.share, 4),
-                round(turner.duty.planned, 4),
+                round(scheduler.duty.share, 4),
+                round(scheduler.duty.planned, 4),
             )
-            context.run.finish("ok", summary={"turns": turner.turns, "late": turner.late, "duty": report.duty})
+            context.run.finish("ok", summary={"ring_changes": scheduler.slot_changes, "late": scheduler.late, "duty": report.duty})
             return report
 
 
@@ -107,12 +108,12 @@ async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> Tur
 async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Context]:
     """Take the lock, record the run, keep its journal, open the lab."""
     settings, store = command.settings, command.store
-    scope = reachable_scope(lab, plan.hosts) | Scope(owners=frozenset({owner_of(slice_of(lab, settings))}))
+    scope = reachable_scope(lab, plan.hosts) | Scope(owners=frozenset({owner_of(tenancy_of(lab, settings))}))
     async with holding(lab, command, scope, "schedule", plan.name) as lock:
-        waiting = Confirmations(store, slice_of(lab, settings), who(settings)).pending()
+        waiting = Confirmations(store, tenancy_of(lab, settings), who(settings)).pending()
         if waiting is not None:
             raise TestbedError(str(waiting), hint="testbed confirm")
-        current = store.current(slice_of(lab, settings))
+        current = store.current(tenancy_of(lab, settings))
         run = store.new_run(
             "schedule",
             key_of(lab),
@@ -129,12 +130,12 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
             async with open_session(lab, command.inventory, run_dir, settings.bounds) as session:
                 session.hosts.channels.token = run.token
                 interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
-                recorder, slice_ = Recorder(Silent(), journal), slice_of(lab, settings)
+                recorder, tenancy = Recorder(Silent(), journal), tenancy_of(lab, settings)
                 context = Context(
                     session,
                     store,
                     run,
-                    slice_,
+                    tenancy,
                     recorder,
                     run_dir,
                     command.timeout_s,
@@ -150,13 +151,13 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
 
 
 async def _prepared(
-    context: Context, lab: Lab, current: CurrentPlan, plan: Plan, schedule: Schedule, file: StateFile[TurnState], notify: Notify
-) -> Turner:
+    context: Context, lab: Lab, current: CurrentPlan, plan: Plan, schedule: Schedule, file: StateFile[ScheduleState], notify: Notify
+) -> Scheduler:
     """Read everything, give the hosts the routes of every slot, and make the slot whole that most of the light is of."""
     store, session = context.store, context.session
     names = plan.hosts
     seen = await session.observe()
-    owned = store.owned(context.slice)
+    owned = store.owned(context.tenancy)
     foreign = {d: held - among(held, per_device(owned).get(d, frozenset())) for d, held in seen.settings.items()}
     goals = slot_goals(plan, schedule, lab, foreign)
     settings = every(goal.wanted for goal in goals)
@@ -165,96 +166,98 @@ async def _prepared(
         raise Missing(f"{', '.join(stale)}: the agent is not this program's", hint="testbed up with the plan installs it")
     context.reserve(settings)
     times = times_of(schedule, goals, session.traits, lab)
-    store.own(context.slice, context.run.id, settings)
+    store.own(context.tenancy, context.run.id, settings)
     slot = min(range(len(goals)), key=lambda k: _distance(change_to(seen.settings, goals[k], settings | owned)))
     days = tuple(context.next_generation() for _ in goals)
-    nights = tuple(context.next_generation() for _ in goals)
+    dark_windows = tuple(context.next_generation() for _ in goals)
     macs = session.hosts.channels.macs()
     generations = {days[k]: slot_rules(goal, lab, macs, names) for k, goal in enumerate(goals)}
     after = [*goals[1:], goals[0]]
-    generations |= {nights[k]: hold_rules(goal, after[k], lab, macs, names) for k, goal in enumerate(goals)}
+    generations |= {dark_windows[k]: hold_rules(goal, after[k], lab, macs, names) for k, goal in enumerate(goals)}
     await session.hosts.channels.fence(context.run.token, names)
-    requests = host_requests(goals, days, nights, times, schedule, lab, names, slot)
+    requests = host_requests(goals, days, dark_windows, times, schedule, lab, names, slot)
     job_hosts = plan.job.hosts if plan.job else ()
     watch = HostWatch(session.hosts, names, generations, requests, context.recorder.journal, plan.name, job_hosts)
     watch.networks = network_requests(goals, days, schedule, names)
     watch.count = slot
     stored = stored_slots(schedule, goals, times, foreign, session.devices)
     clock, held = SlotClock(times, len(goals), slot), dict(seen.settings)
-    turner = Turner(context, schedule, goals, times, names, file, notify, watch, held, clock, stored=stored, days=days)
-    with context.run.step("host", "all", "load", {"generations": [*days, *nights]}, {"clear": [*days, *nights]}):
+    scheduler = Scheduler(context, schedule, goals, times, names, file, notify, watch, held, clock, stored=stored, days=days)
+    with context.run.step("host", "all", "load", {"generations": [*days, *dark_windows]}, {"clear": [*days, *dark_windows]}):
         await watch.load(names)
-    return turner
+    return scheduler
 
 
 def _distance(changes: Mapping[DeviceName, Change]) -> int:
     return sum(len(c.remove) + len(c.add) for c in changes.values())
 
 
-async def _turned(turner: Turner, plan: Plan, options: TurnOptions, command: Command) -> None:
+async def _slot_changed(scheduler: Scheduler, plan: Plan, options: ScheduleOptions, command: Command) -> None:
     """Turn until cancelled or done; the job is launched meanwhile."""
-    hosts = turner.context.session.hosts
+    hosts = scheduler.context.session.hosts
     events = hosts.channels.subscribe()
-    tasks = [asyncio.create_task(turner.watch.listen(events))]
+    tasks = [asyncio.create_task(scheduler.watch.listen(events))]
     try:
         with suppress(asyncio.CancelledError):
-            await turner.finish(turner.begin())
-            _record_current(turner, plan)
+            await scheduler.finish(scheduler.begin())
+            _record_current(scheduler, plan)
             if options.job and plan.job is not None:
-                tasks.append(asyncio.create_task(_launched(turner, plan.job, command)))
-            await turner.turn(0 if options.stop else len(turner.goals) if options.once else None)
+                tasks.append(asyncio.create_task(_launched(scheduler, plan.job, command)))
+            await scheduler.change_slot(0 if options.stop else len(scheduler.goals) if options.once else None)
     except BaseException:
         with suppress(TestbedError):
-            await finish(turner.leave())
+            await finish(scheduler.leave())
         raise
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await turner.watch.leave()
+        await scheduler.watch.leave()
         hosts.channels.unsubscribe(events)
 
 
-async def _launched(turner: Turner, job: Job, command: Command) -> None:
+async def _launched(scheduler: Scheduler, job: Job, command: Command) -> None:
     """Launch the plan's job while slots turn; what became of it is in the state file."""
-    context, lab = turner.context, turner.context.session.lab
-    words = f"{NOT_LAUNCHED}: the schedule service ended meanwhile"
+    context, lab = scheduler.context, scheduler.context.session.lab
+    text = f"{NOT_LAUNCHED}: the schedule service ended meanwhile"
     try:
         own = context.lock.lock if context.lock is not None else None
         async with holding(lab, command, reachable_scope(lab, job.hosts), "job launch", within=own):
             status = await context.jobs.ensure(context.run.id, job, context.recorder, changed=True, launch=True)
         assert status is not None
-        words = f"{status.name}: {status.state}"
+        text = f"{status.name}: {status.state}"
     except TestbedError as error:
-        words = f"{NOT_LAUNCHED}: {error.line}"
+        text = f"{NOT_LAUNCHED}: {error.line}"
     finally:  # `up` waits for it
-        turner.file.now(job=words)
-        turner.say("job", words)
+        scheduler.file.now(job=text)
+        scheduler.emit("job", text)
 
 
-def _record_current(turner: Turner, plan: Plan) -> None:
+def _record_current(scheduler: Scheduler, plan: Plan) -> None:
     """Record the slot in which the hosts and devices are, as the plan that is up."""
-    context, goal = turner.context, turner.goals[turner.clock.slot]
-    current = context.store.current(context.slice)
+    context, goal = scheduler.context, scheduler.goals[scheduler.clock.slot]
+    current = context.store.current(context.tenancy)
     if current is None:
         return
-    found = turner.watch.generations[turner.days[turner.clock.slot]]
+    found = scheduler.watch.generations[scheduler.days[scheduler.clock.slot]]
     context.store.set_current(
-        context.slice,
+        context.tenancy,
         current.run,
         plan_name=current.plan_name,
         plan_sha=current.plan_sha,
         plan_text=current.plan_text,
-        up=UpState.of(goal.links, goal.circuits, rules_sha(found), SlotsMade(turner.clock.slot, tuple(range(len(turner.goals))))),
-        generation=turner.days[turner.clock.slot],
+        up=UpState.of(
+            goal.links, goal.circuits, rules_sha(found), SlotsMade(scheduler.clock.slot, tuple(range(len(scheduler.goals))))
+        ),
+        generation=scheduler.days[scheduler.clock.slot],
         by=context.run.id,
     )
 
 
-async def _left(turner: Turner, plan: Plan) -> None:
+async def _left(scheduler: Scheduler, plan: Plan) -> None:
     """The schedule stops: the hosts stay in their slot, and only its circuits stay recorded as the owner's."""
-    await turner.leave()
-    _record_current(turner, plan)
-    context = turner.context
-    context.disown_lost(turner.held)
-    turner.state("ended")
+    await scheduler.leave()
+    _record_current(scheduler, plan)
+    context = scheduler.context
+    context.disown_lost(scheduler.held)
+    scheduler.state("ended")

@@ -57,7 +57,7 @@ class HostWatch:
             await self.hosts.routes.stage_warm(chosen, 15.0, congctl=PER_NETWORK if self.networks else CONGCTL)
         await self.hosts.slots.load({h: {**self.requests[h], "count": self.count} for h in names})
 
-    async def tell(self, count: int, ends_s: float | None, lease_s: float, timeout_s: float) -> None:
+    async def notify(self, count: int, ends_s: float | None, lease_s: float, timeout_s: float) -> None:
         """Tell all hosts which slot it is; those that do not answer are brought back in the background."""
         self.count = count
         failed = await self.hosts.slots.tick(self.names, count, ends_s, lease_s, timeout_s)

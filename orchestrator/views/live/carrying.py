@@ -10,7 +10,7 @@ from typing import cast
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.attached import made_mark, views
-from orchestrator.views.carried import lost_words, save_words, sent_words
+from orchestrator.views.carried import lost_text, save_text, sent_text
 
 KEPT = 40
 """So many points of an attachment are shown."""
@@ -56,9 +56,9 @@ class Carrying:
         fresh, self._fresh = self._fresh, False
         return fresh
 
-    def words(self, *, ended: bool) -> list[tuple[str, str, bool]]:
+    def text(self, *, ended: bool) -> list[tuple[str, str, bool]]:
         """A name, words, and whether it is trouble, for each. ended: the job has; what outlives it is still there."""
-        return [(str(mark["name"]), str(mark["words"]), bool(mark["bad"])) for mark in self._marks(ended=ended)]
+        return [(str(mark["name"]), str(mark["message"]), bool(mark["bad"])) for mark in self._marks(ended=ended)]
 
     def json(self, *, ended: bool) -> Json:
         """As viewers receive it: marks (`made_mark`), and which hosts' packets are copied to where."""
@@ -77,15 +77,15 @@ class Carrying:
         figures = {name: _sum(self._exchanges, name) for name in ("wire_bytes", "whole_bytes", "resent_bytes")}
         lost = [float(point.fields["lost_share"]) for point in self._exchanges if "lost_share" in point.fields]
         found = []
-        if words := sent_words(figures):
+        if text := sent_text(figures):
             share = figures["wire_bytes"] / figures["whole_bytes"]
-            found.append(made_mark("sends", words.removeprefix("sends "), share=min(1.0, share)))
+            found.append(made_mark("sends", text.removeprefix("sends "), share=min(1.0, share)))
         if lost:
             bound = float(self._exchanges[-1].fields.get("loss_bound", 0.0))
             figures |= {"lost_share": statistics.mean(lost), "lost_most": max(lost), "loss_bound": bound}
             used = min(1.0, max(lost) / bound) if bound else None
-            words = lost_words(figures).removeprefix("datagrams: ")
-            found.append(made_mark("datagrams", words, share=used, bad=max(lost) > bound + 1e-9))
+            text = lost_text(figures).removeprefix("datagrams: ")
+            found.append(made_mark("datagrams", text, share=used, bad=max(lost) > bound + 1e-9))
         return found
 
     def _saved(self) -> list[dict[str, Json]]:
@@ -97,7 +97,7 @@ class Carrying:
         usual_ms = statistics.median(float(point.fields.get("iter_ms", 0.0)) for point in self._saves)
         figures = {"each_ms": each_ms, "every": every, "iteration_ms": each_ms / max(1.0, every)}
         share = figures["iteration_ms"] / (usual_ms + figures["iteration_ms"]) if usual_ms else None
-        return [made_mark("saves", save_words(figures), share=share)]
+        return [made_mark("saves", save_text(figures), share=share)]
 
 
 def _sum(points: Sequence[Point] | deque[Point], name: str) -> float:

@@ -17,7 +17,7 @@ from orchestrator import emulated as labproc
 from orchestrator.hosts import SAMPLE, Hello, HostEvent, counter_samples
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.session import Session, open_session
-from orchestrator.store.keys import slice_of
+from orchestrator.store.keys import tenancy_of
 from orchestrator.store.verbs import verb_of
 from orchestrator.views.live.watcher import Watcher
 
@@ -49,30 +49,30 @@ async def _attached(watcher: Watcher) -> None:
     lab = replace(watcher.picture.lab, devices={}, secrets={}, trunks=())
     async with open_session(lab, settings.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
         answers = await session.hosts.channels.connect()
-        there = [h for h, a in answers.items() if isinstance(a, Hello) and a.installed]
+        existing = [h for h, a in answers.items() if isinstance(a, Hello) and a.installed]
         silent = {h: a for h, a in answers.items() if not isinstance(a, Hello)}
         if silent:
             first = next(iter(silent.values()))
-            words = f"{len(silent)} of {len(answers)} hosts do not answer: {first.line}"
+            text = f"{len(silent)} of {len(answers)} hosts do not answer: {first.line}"
             if labproc.is_emulated(settings.inventory) and not labproc.is_running(settings.inventory):
-                words = "the emulated lab does not run: testbed lab start"
-            watcher.picture.troubled("hosts", words)
+                text = "the emulated lab does not run: testbed lab start"
+            watcher.picture.troubled("hosts", text)
         else:
             watcher.picture.troubled("hosts", "")
-        if not there:
+        if not existing:
             return  # hosts are not set up yet: the first `up` does that
         async with asyncio.TaskGroup() as group:
-            group.create_task(_events(watcher, session, there, again=bool(silent)))
+            group.create_task(_events(watcher, session, existing, again=bool(silent)))
             group.create_task(_job(watcher, session))
 
 
-async def _events(watcher: Watcher, session: Session, there: list[HostName], *, again: bool) -> None:
+async def _events(watcher: Watcher, session: Session, existing: list[HostName], *, again: bool) -> None:
     picture, hosts = watcher.picture, session.hosts
     queue = hosts.channels.subscribe()
     anchor_ns = time.time_ns() - time.monotonic_ns()
-    for port, lit in (await hosts.measure.watch_links(there)).items():
+    for port, lit in (await hosts.measure.watch_links(existing)).items():
         picture.carrier(str(port), time.time() * 1e3, lit)
-    await hosts.measure.stream_counters(1 / HZ, there, batch_s=BATCH_S)
+    await hosts.measure.stream_counters(1 / HZ, existing, batch_s=BATCH_S)
     give_up = time.monotonic() + 6 * AGAIN_S if again else float("inf")
     while time.monotonic() < give_up:
         with suppress(TimeoutError):
@@ -103,14 +103,14 @@ async def _job(watcher: Watcher, session: Session) -> None:
     """Collect the job's iterations, except during a run that collects them itself: turners and adapters do not."""
     store = watcher.store
     while True:
-        record = watcher.picture.standing.job
+        record = watcher.picture.state.job
         running = watcher.picture.running
         if record is not None and record.ended is None and (running is None or verb_of(running.verb).lasting):
             try:
-                jobs = Jobs(session, store, slice_of(session.lab, watcher.settings), watcher.settings.runs_dir)
-                beats = await jobs.beats(record)
-                watcher.picture.ranks.heard(record.run, beats, time.time() * 1e3)
-                await jobs.status(record, beats)
+                jobs = Jobs(session, store, tenancy_of(session.lab, watcher.settings), watcher.settings.runs_dir)
+                heartbeats = await jobs.heartbeats(record)
+                watcher.picture.ranks.heard(record.run, heartbeats, time.time() * 1e3)
+                await jobs.status(record, heartbeats)
                 watcher.picture.troubled("job", "")
             except (TestbedError, OSError) as error:
                 watcher.picture.troubled("job", f"job {record.name}: {first_line(error)}")

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from orchestrator.results import Json
 
 LOG = 200
-NEWS = ("run", "device", "circuits", "reconfig", "job", "turn", "slow")
+NEWS = ("run", "device", "circuits", "reconfig", "job", "ring_change", "slow")
 """Events that viewers are notified of; phases and iterations are shown elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: `number` counts, `at` is wall ms, `words` are for people, `fields` for programs."""
+    """One event: `number` counts, `at` is wall ms, `message` are for people, `fields` for programs."""
 
     number: int
     at: float
     event: str
-    words: str
+    message: str
     fields: Mapping[str, Json]
 
     def json(self) -> dict[str, Json]:
-        return {"at": round(self.at / 1e3, 6), "event": self.event, "words": self.words, **self.fields}
+        return {"at": round(self.at / 1e3, 6), "event": self.event, "message": self.message, **self.fields}
 
 
 class Events:
@@ -32,18 +32,18 @@ class Events:
 
     def __init__(self, live: Collection[str]) -> None:
         self.log: deque[Event] = deque(maxlen=LOG)
-        self.hush = False
+        self.replaying = False
         self._live = live
         self._rest: deque[Event] = deque(maxlen=LOG)
         self._numbers = 0
         self._sent = 0
 
-    def say(self, at: float, event: str, words: str, **fields: Json) -> None:
+    def emit(self, at: float, event: str, text: str, **fields: Json) -> None:
         """Record an event."""
-        if not self.hush:
+        if not self.replaying:
             self._numbers += 1
             kept = self.log if event in NEWS or event in self._live else self._rest
-            kept.append(Event(self._numbers, at, event, words, fields))
+            kept.append(Event(self._numbers, at, event, text, fields))
 
     def not_before(self, at: float) -> float:
         """This time, or that of the log's newest event if it is later: some points are written at the end of what they tell."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from optics import DeviceName, HostPort, Setting
-from optics.words import setting_id
+from optics.values import setting_id
 from orchestrator.fabric.lightpath import LightMap, Trace
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab

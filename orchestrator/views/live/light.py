@@ -37,9 +37,9 @@ class Light:
             if circuit.state == MAKING:
                 self._made.add(id_)
         changed = found.keys() != self.circuits.keys() or any(found[i].path != w.path for i, w in self.circuits.items())
-        gone = self.circuits.keys() - found.keys()
+        ended = self.circuits.keys() - found.keys()
         self.circuits = found
-        for id_ in gone:
+        for id_ in ended:
             self.states.pop(id_, None)
             self._since.pop(id_, None)
             self._made.discard(id_)

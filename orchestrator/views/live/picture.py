@@ -17,19 +17,19 @@ from orchestrator.telemetry.names import OF_ATTACHMENTS
 from orchestrator.views.live.carrying import Carrying
 from orchestrator.views.live.events import Event, Events
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit, live_circuits
+from orchestrator.views.live.lab_state import LabState
 from orchestrator.views.live.light import Light
 from orchestrator.views.live.ranks import Ranks
 from orchestrator.views.live.runs import KEPT, RunProgress, run_to_draw
 from orchestrator.views.live.series import Counter, Series, Traffic
 from orchestrator.views.live.slots import WAITS, TimeslotState
-from orchestrator.views.live.standing import Standing
 from orchestrator.views.live.training import Training
 from orchestrator.views.services import Services
 
 CARRIED = ("collective", *OF_ATTACHMENTS)
 LATEST = 20
 """The iteration time shown is the median over so many iterations of one job."""
-_WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light", WAITS: "wait for their slot"}
+_TEXTS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light", WAITS: "wait for their slot"}
 _WORD = {DARK: "goes dark", MAKING: "is being made", LIT: "carries light", LOST: "lost its light", WAITS: "waits for its slot"}
 
 
@@ -37,7 +37,7 @@ _WORD = {DARK: "goes dark", MAKING: "is being made", LIT: "carries light", LOST:
 class _Device:
     phase: str = "idle"
     since: float = 0.0
-    words: str = ""
+    message: str = ""
 
 
 class Picture:
@@ -55,7 +55,7 @@ class Picture:
         self.services = Services()
         self.events = Events(self.services.live)
         self.carrying = Carrying()
-        self.standing = Standing()
+        self.state = LabState()
         self.switched: dict[str, str] = {}
         """The packet switch of each port of a plan that is connected to one."""
         self.runs: dict[str, RunProgress] = {}
@@ -90,44 +90,44 @@ class Picture:
                 self._reconfig(point, run)
             case "reconfig_device":
                 self.training.device(point)
-            case "turn" if not self.standing.is_of_another_owner(run):
-                turned, event, words, fields = self.training.turn(point)
-                self.events.say(self.events.not_before(turned), event, words, **fields)
-                self._dirty.add("turns")
+            case "ring_change" if not self.state.is_of_another_owner(run):
+                changed, event, text, fields = self.training.change_rings(point)
+                self.events.emit(self.events.not_before(changed), event, text, **fields)
+                self._dirty.add("ring_changes")
             case "circuit":
                 state = str(point.fields.get("state", ""))
                 self._settle(self.light.note(point.tags["ocs"], point.tags["id"], at, state), at)
             case "device_phase":
                 device = self.devices.get(point.tags["device"])
                 if device is not None and at > device.since:
-                    device.phase, device.since, device.words = str(point.fields["phase"]), at, ""
+                    device.phase, device.since, device.message = str(point.fields["phase"]), at, ""
                     self._dirty.add("devices")
-                    self.events.say(
+                    self.events.emit(
                         at, "device", f"{point.tags['device']}: {device.phase}", device=point.tags["device"], phase=device.phase
                     )
             case "iteration":
                 self._iteration(point, at)
-            case name if name in CARRIED and not self.standing.is_of_another_owner(run):
+            case name if name in CARRIED and not self.state.is_of_another_owner(run):
                 self.carrying.point(point)
-            case "rank" if not self.standing.is_of_another_owner(run):
+            case "rank" if not self.state.is_of_another_owner(run):
                 self.ranks.point(point)
             case "slot" | "slot_host":
                 self.slots.point(point)
-            case name if name in self.services.of and not self.standing.is_of_another_owner(run):
+            case name if name in self.services.of and not self.state.is_of_another_owner(run):
                 if (news := self.services.point(point)) is not None:
-                    self.events.say(at, news[0], news[1], **news[2])
+                    self.events.emit(at, news[0], news[1], **news[2])
 
-    def update(self, now: Standing, at: float) -> None:
+    def update(self, now: LabState, at: float) -> None:
         """Apply a snapshot of the store."""
-        was, self.standing = self.standing, now
+        was, self.state = self.state, now
         self._announce_runs(was, now, at)
         links = [link for p in (now.plans or {}).values() for link in p.up.links]
         self.switched = {str(port): segment.name for port, segment in self.lab.switched(links).items()}
         remove = frozenset(s for m in now.moving for s in m.remove)
         add = frozenset(s for m in now.moving for s in m.add)
         held = now.held or {}
-        turning = self.slots.turning and not remove and not add
-        found = self.slots.circuits(self.lab, held) if turning else live_circuits(self.lab, held, remove, add)
+        changing = self.slots.scheduled_now and not remove and not add
+        found = self.slots.circuits(self.lab, held) if changing else live_circuits(self.lab, held, remove, add)
         if self.light.update(found, (m.device for m in now.moving), at, running=self.running is not None):
             self._dirty.add("circuits")
         self._settle(found.values(), at)
@@ -137,10 +137,10 @@ class Picture:
                 self.job.clear()
             self.job |= {"name": now.job.name, "state": now.job.state, "detail": now.job.detail, "run": now.job.run}
             self.job["ended"] = now.job.ended is not None
-            if (said := f"{now.job.name} {now.job.state}") != self._announced_job:
-                self._announced_job = said
-                self.events.say(at, "job", f"job {now.job.name}: {now.job.state}", job=now.job.name, state=now.job.state)
-        self._dirty |= {"plan", "run", "job", "move", "turns"}
+            if (text := f"{now.job.name} {now.job.state}") != self._announced_job:
+                self._announced_job = text
+                self.events.emit(at, "job", f"job {now.job.name}: {now.job.state}", job=now.job.name, state=now.job.state)
+        self._dirty |= {"plan", "run", "job", "move", "ring_changes"}
 
     def around(self, links: Iterable[str], at: float) -> None:
         """Apply the links that a guard found dead: `gpu01:p1--gpu02:p1`."""
@@ -155,10 +155,10 @@ class Picture:
             if self.rates[port][0] is not None and counter.mbps(now) is None:
                 self._rate(port, None)
 
-    def troubled(self, source: str, words: str) -> None:
+    def troubled(self, source: str, text: str) -> None:
         """Set a reason why the picture is incomplete; empty if it is complete."""
-        if words != self.trouble.get(source, ""):
-            self.trouble = {k: v for k, v in {**self.trouble, source: words}.items() if v}
+        if text != self.trouble.get(source, ""):
+            self.trouble = {k: v for k, v in {**self.trouble, source: text}.items() if v}
             self._dirty.add("trouble")
 
     def count(self, port: str, at: float, sent: int, received: int) -> None:
@@ -175,9 +175,9 @@ class Picture:
     def settle(self, at: float) -> None:
         """Apply carriers that hosts lost during a run, once the store was read: it lists moves before they happen."""
         self._settle(self.light.early(), at)
-        begun = min((r.started * 1e3 for r in self.standing.runs if r.status == "running"), default=None)
-        for ended, event, words, fields in self.training.judge(begun):
-            self.events.say(ended, event, words, **fields)
+        begun = min((r.started * 1e3 for r in self.state.runs if r.status == "running"), default=None)
+        for ended, event, text, fields in self.training.judge(begun):
+            self.events.emit(ended, event, text, **fields)
 
     def _port(self, point: Point, at: float) -> None:
         if point.tags["layer"] != "nic":
@@ -189,19 +189,19 @@ class Picture:
             self.carrier(port, at, bool(point.fields["oper"]))
 
     def _rate(self, port: str, mbps: tuple[float, float] | None) -> None:
-        said: list[float | int | None] = [None, None] if mbps is None else [round(mbps[0], 1), round(mbps[1], 1)]
-        if self.rates.get(port) != said:
-            self.rates[port] = said
+        lines: list[float | int | None] = [None, None] if mbps is None else [round(mbps[0], 1), round(mbps[1], 1)]
+        if self.rates.get(port) != lines:
+            self.rates[port] = lines
             self._moved.add(port)
 
     def _phase(self, point: Point, run: str) -> None:
         bar = _progress(self.runs, run).phase(point)
         self._dirty |= {"move", "run"}
         if bar.kind == "run":
-            words = f"{bar.phase:<10} {bar.detail}" + ("" if bar.ok else "  FAILED")
+            text = f"{bar.phase:<10} {bar.detail}" + ("" if bar.ok else "  FAILED")
             at = point.time_ns / 1e6 + bar.ms
-            self.events.say(
-                at, "phase", words.rstrip(), run=run, phase=bar.phase, ms=round(bar.ms, 3), ok=bar.ok, detail=bar.detail
+            self.events.emit(
+                at, "phase", text.rstrip(), run=run, phase=bar.phase, ms=round(bar.ms, 3), ok=bar.ok, detail=bar.detail
             )
 
     def _reconfig(self, point: Point, run: str) -> None:
@@ -211,9 +211,9 @@ class Picture:
         self._mark(run, progress.at, progress.at + figures.get("total_ms", 0.0), dark_ms=figures.get("dark_ms"))
         self._dirty.add("move")
         named = {k.removesuffix("_ms"): v for k, v in figures.items() if k.endswith("_ms")}
-        words = ", ".join(f"{k} {v:.1f} ms" for k, v in named.items() if k in ("dark", "link", "route", "total"))
-        moved = f"{figures.get('n_circuits', 0):.0f} circuits moved: {words}"
-        self.events.say(self.events.not_before(progress.at), "reconfig", moved, run=run, **figures)
+        text = ", ".join(f"{k} {v:.1f} ms" for k, v in named.items() if k in ("dark", "link", "route", "total"))
+        moved = f"{figures.get('n_circuits', 0):.0f} circuits moved: {text}"
+        self.events.emit(self.events.not_before(progress.at), "reconfig", moved, run=run, **figures)
 
     def _mark(self, run: str, at: float, end: float, **more: Json) -> None:
         self.marks[run] = {"at": round(at, 3), "end": round(end, 3), "run": run, **more}
@@ -224,17 +224,17 @@ class Picture:
         if "iter_ms" not in point.fields:
             return
         took, of = float(point.fields["iter_ms"]), (point.tags["job"], point.tags.get("run", ""))
-        if not self.standing.is_of_another_owner(of[1]):
+        if not self.state.is_of_another_owner(of[1]):
             self.carrying.point(point)
             self.iterations.set(at, took)
             self._dirty.add("iterations")
             if self.training.iteration(*of, int(point.fields.get("iter", 0)), at, took):
-                self._dirty.add("turns")
+                self._dirty.add("ring_changes")
         latest = self._latest.setdefault(of, deque(maxlen=LATEST))
         latest.append(took)
         for old in list(self._latest)[:-KEPT]:
             del self._latest[old]
-        mine = self.standing.job
+        mine = self.state.job
         if of == (mine.name, mine.run) if mine is not None else at >= self._iterated:
             self._iterated = at
             self.job |= {
@@ -245,7 +245,7 @@ class Picture:
                 "last_at": at,
             }
             self._dirty.add("job")
-        self.events.say(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=of[0], iter_ms=took)
+        self.events.emit(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=of[0], iter_ms=took)
 
     # -- circuits and devices -------------------------------------------------------------------------------------------------
 
@@ -257,22 +257,22 @@ class Picture:
         for (device, state), ids in news.items():
             self._dirty.add("devices")
             which_ones = ids[0] if len(ids) == 1 else f"{len(ids)} circuits"
-            verb = (_WORD if len(ids) == 1 else _WORDS)[state]
-            self.events.say(at, "circuits", f"{device}: {which_ones} {verb}", device=device, state=state, circuits=cast(Json, ids))
+            verb = (_WORD if len(ids) == 1 else _TEXTS)[state]
+            self.events.emit(at, "circuits", f"{device}: {which_ones} {verb}", device=device, state=state, circuits=cast(Json, ids))
 
-    def _update_devices(self, now: Standing, at: float) -> None:
+    def _update_devices(self, now: LabState, at: float) -> None:
         moving = {m.device: m for m in now.moving}
         failed = now.failed or {}
         held = {s.ingress.device for s in now.held or ()}
         for name, device in self.devices.items():
             if (m := moving.get(name)) is not None:
-                device.since, device.words = m.began * 1e3, f"-{len(m.remove)} +{len(m.add)}"
+                device.since, device.message = m.began * 1e3, f"-{len(m.remove)} +{len(m.add)}"
                 self._device(name, "dark", device.since)
                 if m.run not in self.marks:
                     self._mark(m.run, device.since, device.since)
                 continue
             device.since = device.since or at  # points written before the view was opened are history
-            device.words = failed.get(name, "")
+            device.message = failed.get(name, "")
             phase = "fault" if name in failed else "up" if name in held else "idle"
             if phase != device.phase:
                 device.since = at
@@ -282,43 +282,43 @@ class Picture:
         if self.devices[name].phase != phase:
             self.devices[name].phase = phase
             self._dirty.add("devices")
-            self.events.say(at, "device", f"{name}: {phase}", device=name, phase=phase)
+            self.events.emit(at, "device", f"{name}: {phase}", device=name, phase=phase)
 
-    def _announce_runs(self, was: Standing, now: Standing, at: float) -> None:
+    def _announce_runs(self, was: LabState, now: LabState, at: float) -> None:
         before = {r.id: r.status for r in was.runs}
         for run in reversed(now.runs):
             title = f"{run.verb} {run.plan_name}".rstrip()
             if run.id not in before and run.status == "running":
-                self.events.say(
+                self.events.emit(
                     run.started * 1e3, "run", f"run {run.id}: {title} begins ({run.user})", run=run.id, status="running"
                 )
             elif run.status != "running" and before.get(run.id, "running") == "running":
                 if run.status != "ok" and run.id in self.marks:
                     self.marks[run.id]["status"] = run.status
                     self._dirty.add("marks")
-                if self.events.hush:  # not an event of a change, but worth showing
+                if self.events.replaying:  # not an event of a change, but worth showing
                     at = (run.ended or run.started) * 1e3
-                    self.events.log.append(Event(0, at, "run", ended_words(run), {"run": run.id, "status": run.status}))
-                self.events.say(at, "run", ended_words(run), run=run.id, status=run.status)
+                    self.events.log.append(Event(0, at, "run", ended_text(run), {"run": run.id, "status": run.status}))
+                self.events.emit(at, "run", ended_text(run), run=run.id, status=run.status)
 
     # -- output ---------------------------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> RunRecord | None:
         """The newest run that has not ended."""
-        return next((r for r in self.standing.runs if r.status == "running"), None)
+        return next((r for r in self.state.runs if r.status == "running"), None)
 
     @property
     def doing(self) -> str:
         """What the newest run that has not ended does: its phase, else the step that it wrote down."""
         running = self.running
         working = self.runs[running.id].working if running is not None and running.id in self.runs else {}
-        return next(reversed(working), self.standing.doing)
+        return next(reversed(working), self.state.doing)
 
     @property
-    def turn(self) -> dict[str, Json] | None:
+    def ring_change(self) -> dict[str, Json] | None:
         """The latest turn of the job that runs."""
-        job = self.standing.running_job
+        job = self.state.running_job
         return None if job is None else self.training.last_of(job.name, job.started * 1e3)
 
     @property
@@ -334,7 +334,7 @@ class Picture:
         return dirty, moved, self.events.taken()
 
 
-def ended_words(run: RunRecord) -> str:
+def ended_text(run: RunRecord) -> str:
     """How a run ended, in a line."""
     first = (run.message.splitlines() or [""])[0]
     title = f"{run.verb} {run.plan_name}".rstrip()

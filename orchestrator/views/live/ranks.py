@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import cast
 
 from optics.ranks import RankName
-from orchestrator.hosts import Beat, late
+from orchestrator.hosts import Heartbeat, late
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
 
@@ -25,7 +25,7 @@ class Ranks:
     def __init__(self) -> None:
         self._run = ""
         self._latest: dict[RankName, deque[dict[str, float]]] = {}
-        self._beats: dict[RankName, Beat] = {}
+        self._beats: dict[RankName, Heartbeat] = {}
         self._heard_ms = 0.0
         self._fresh = False
 
@@ -41,10 +41,10 @@ class Ranks:
             times = {name: float(point.fields[name]) for name in _TIMES if name in point.fields}
             self._latest.setdefault(point.tags["rank"], deque(maxlen=LATEST)).append(times)
 
-    def heard(self, run: str, beats: Collection[Beat], at: float) -> None:
+    def heard(self, run: str, heartbeats: Collection[Heartbeat], at: float) -> None:
         """Take what the ranks of the job that `run` launched said at a time (wall ms)."""
         if self._of(run):
-            self._beats, self._heard_ms = {beat.rank: beat for beat in beats}, at
+            self._beats, self._heard_ms = {heartbeat.rank: heartbeat for heartbeat in heartbeats}, at
 
     def taken(self) -> bool:
         """Whether something changed since the last call."""
@@ -60,24 +60,24 @@ class Ranks:
         known = [ms for rank in self._latest if (ms := self.median(rank, "iter_ms")) is not None]
         return statistics.median(known) if known else None
 
-    def words(self, now: float) -> tuple[str, bool]:
+    def text(self, now: float) -> tuple[str, bool]:
         """How they are at a time (wall ms), and whether that is trouble: which are silent, else which is the slowest."""
-        beats = list(self._beats.values()) if now - self._heard_ms < STALE_MS else []
-        if silent := late.silent_words(beats, self._usual_ms()):
+        heartbeats = list(self._beats.values()) if now - self._heard_ms < STALE_MS else []
+        if silent := late.silent_text(heartbeats, self._usual_ms()):
             return silent, True
         compute = {rank: ms for rank in self._latest if (ms := self.median(rank, "compute_ms"))}
-        return late.slow_words(compute, always=True), bool(late.slow_words(compute))
+        return late.slow_text(compute, always=True), bool(late.slow_text(compute))
 
     def json(self) -> dict[str, Json]:
         """As viewers receive them."""
         rows = []
-        silent = {beat.rank for beat in late.silent(list(self._beats.values()), self._usual_ms())[0]}
+        silent = {heartbeat.rank for heartbeat in late.silent(list(self._beats.values()), self._usual_ms())[0]}
         for rank in sorted(self._latest.keys() | self._beats.keys()):
-            beat = self._beats.get(rank)
+            heartbeat = self._beats.get(rank)
             row: dict[str, Json] = {"rank": rank} | {name: self.median(rank, name) for name in _TIMES}
-            if beat is not None:
-                row |= {"state": beat.state, "iteration": beat.iteration, "phase": beat.phase}
-                row |= {"age_s": round(beat.age_s, 3) if beat.phase else None, "silent": rank in silent}
+            if heartbeat is not None:
+                row |= {"state": heartbeat.state, "iteration": heartbeat.iteration, "phase": heartbeat.phase}
+                row |= {"age_s": round(heartbeat.age_s, 3) if heartbeat.phase else None, "silent": rank in silent}
             rows.append(row)
-        words, trouble = self.words(self._heard_ms)
-        return {"words": words, "trouble": trouble, "ranks": cast(Json, rows)}
+        text, trouble = self.text(self._heard_ms)
+        return {"message": text, "trouble": trouble, "ranks": cast(Json, rows)}

@@ -18,7 +18,7 @@ def whole_picture(picture: Picture) -> dict[str, Json]:
         "lab": _lab(picture),
         **{
             name: _section(picture, name)
-            for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble")
+            for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "ring_changes", "trouble")
         },
         "ranks": picture.ranks.json(),
         "slots": picture.slots.json(),
@@ -69,10 +69,10 @@ def _section(picture: Picture, name: str) -> Json:
                     "generation": p.generation,
                     "segments": to_json(sorted({s.name for s in picture.lab.switched(p.up.links).values()})),
                 }
-                for owner, p in (picture.standing.plans or {}).items()
+                for owner, p in (picture.state.plans or {}).items()
             ]
         case "run":
-            newest = picture.running or next(iter(picture.standing.runs), None)
+            newest = picture.running or next(iter(picture.state.runs), None)
             return None if newest is None else _run(picture, newest)
         case "circuits":
             return [
@@ -88,15 +88,18 @@ def _section(picture: Picture, name: str) -> Json:
                 for w in picture.light.circuits.values()
             ]
         case "devices":
-            return {n: {"phase": d.phase, "since": d.since, "words": d.words} for n, d in picture.devices.items()}
+            return {n: {"phase": d.phase, "since": d.since, "message": d.message} for n, d in picture.devices.items()}
         case "job":
-            return {**picture.job, "words": picture.standing.job_ended} if picture.job else None
+            return {**picture.job, "message": picture.state.job_ended} if picture.job else None
         case "move":
             return _move(picture)
         case "marks":
             return [picture.marks[run] for run in sorted(picture.marks)]
-        case "turns":
-            return [{**turn, "last": turn is picture.turn} for turn in picture.training.turns.values()]
+        case "ring_changes":
+            return [
+                {**ring_change, "last": ring_change is picture.ring_change}
+                for ring_change in picture.training.ring_changes.values()
+            ]
     return list(picture.trouble.values())
 
 
@@ -128,7 +131,7 @@ def _move(picture: Picture) -> Json:
     progress = picture.move
     if progress is None:
         return None
-    record = next((r for r in picture.standing.runs if r.id == progress.run), None)
+    record = next((r for r in picture.state.runs if r.id == progress.run), None)
     phases, parts = progress.rows()
     at_work = picture.running is not None and picture.running.id == progress.run
     measured = (picture.runs[run] for run in sorted(picture.runs, reverse=True) if picture.runs[run].figures)
@@ -141,7 +144,7 @@ def _move(picture: Picture) -> Json:
         "began": progress.began,
         "figures": dict(progress.figures),
         "working": cast(Json, [[name, begin] for name, begin in progress.working.items()] if at_work else []),
-        "turned": any(turn["run"] == progress.run for turn in picture.training.turns.values()),
+        "changed": any(ring_change["run"] == progress.run for ring_change in picture.training.ring_changes.values()),
         "phases": cast(Json, phases),
         "parts": cast(Json, parts),
         "last": dict(last.figures) if last else {},

@@ -14,12 +14,12 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json
 from orchestrator.services.schedule.goals import every, slot_goals
-from orchestrator.services.schedule.process import TurnState
+from orchestrator.services.schedule.process import ScheduleState
 from orchestrator.store.records import Belonging, CurrentPlan
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.fabric import DARK, LOST, LiveCircuit, live_circuits
 
-WAITS, IN_TURN = "waits", "in turn"
+WAITS, BY_SCHEDULE = "waits", "in turn"
 """States of circuits of a schedule: dark until its slot comes; in slots that are too short to be shown one by one."""
 FAST_S = 0.25
 """Slots that begin more often than this (s) are shown as a cycle with counts: a picture that changes as often flickers."""
@@ -58,7 +58,7 @@ def cycle_of(lab: Lab, held: Mapping[Setting, Belonging], owner: str, current: C
 
 
 @dataclass
-class _Turns:
+class _SlotChanges:
     """What is known of one slot (ms)."""
 
     dark: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
@@ -73,17 +73,17 @@ class TimeslotState:
 
     def __init__(self) -> None:
         self.cycle: Cycle | None = None
-        self.slot, self.turn = 0, 0
-        self.state: TurnState | None = None
+        self.slot, self.slot_change = 0, 0
+        self.state: ScheduleState | None = None
         self._since = 0.0
         self._began: deque[float] = deque(maxlen=LATEST)
-        self._turns: dict[int, _Turns] = {}
+        self._slot_changes: dict[int, _SlotChanges] = {}
         self._duty = 0.0
         self._errors: dict[HostName, float] = {}
         self._members: dict[str, frozenset[int]] = {}
         self._fresh = False
 
-    def scheduled(self, cycle: Cycle | None, state: TurnState | None) -> None:
+    def scheduled(self, cycle: Cycle | None, state: ScheduleState | None) -> None:
         """Take the schedule that is up and what its turner says of itself; a state of another plan's turner is left out."""
         if state is not None and (cycle is None or state.run != cycle.run):
             state = None
@@ -91,15 +91,15 @@ class TimeslotState:
         if cycle == self.cycle and state == self.state and alive == (self.state is not None and self.state.alive):
             return
         if cycle is None or self.cycle is None or cycle.run != self.cycle.run:
-            self._turns, self._errors, self._members = {}, {}, {}
+            self._slot_changes, self._errors, self._members = {}, {}, {}
             self._began.clear()
             self._since = self._duty = 0.0
         self.cycle, self.state, self._fresh = cycle, state, True
         if state is not None and not self._since:
-            self.slot, self.turn = state.slot, state.cycle
+            self.slot, self.slot_change = state.slot, state.cycle
 
     @property
-    def turning(self) -> bool:
+    def scheduled_now(self) -> bool:
         """Whether circuits have turns now: also after the turner died, as the store then still has those of all slots."""
         return self.cycle is not None and self.state is not None and self.state.state not in ("starting", "ended")
 
@@ -118,18 +118,18 @@ class TimeslotState:
             if "edge_error_ms" in point.fields:
                 self._errors[point.tags["host"]] = float(point.fields["edge_error_ms"])
             return False
-        begun = slot != self.slot or int(point.fields["cycle"]) != self.turn
+        begun = slot != self.slot or int(point.fields["cycle"]) != self.slot_change
         before = (slot - 1) % max(1, len(self.cycle.settings))
         if begun or not self._since:
-            self.slot, self.turn, self._since = slot, int(point.fields["cycle"]), at
+            self.slot, self.slot_change, self._since = slot, int(point.fields["cycle"]), at
             self._began.append(at)
-            ended, lit = self._turns.setdefault(before, _Turns()), float(point.fields["lit_ms"])
+            ended, lit = self._slot_changes.setdefault(before, _SlotChanges()), float(point.fields["lit_ms"])
             ended.seen += 1
             ended.lit.append(lit)
             ended.late.append(float(point.fields["late_ms"]))
             ended.longer += lit > 1.5e3 * self.cycle.dwell_s
-            self._turns.setdefault(slot, _Turns()).dark.append(float(point.fields["dark_ms"]))
-        elif (dark := self._turns.setdefault(slot, _Turns()).dark) and float(point.fields["dark_ms"]) > dark[-1]:
+            self._slot_changes.setdefault(slot, _SlotChanges()).dark.append(float(point.fields["dark_ms"]))
+        elif (dark := self._slot_changes.setdefault(slot, _SlotChanges()).dark) and float(point.fields["dark_ms"]) > dark[-1]:
             dark[-1] = float(point.fields["dark_ms"])
         self._duty = float(point.fields["duty"])
         return begun
@@ -148,7 +148,7 @@ class TimeslotState:
 
     def moves(self, id_: str) -> bool:
         """Whether the circuit has a turn, so that it is dark in some slots."""
-        return self.turning and id_ in self._members
+        return self.scheduled_now and id_ in self._members
 
     def state_of(self, id_: str, now: float, carrier: tuple[float, bool]) -> str | None:
         """The state of a circuit that has a turn; None: it is to carry light, and nothing speaks against that.
@@ -158,7 +158,7 @@ class TimeslotState:
         if not self.moves(id_):
             return None
         if self.fast:
-            return IN_TURN
+            return BY_SCHEDULE
         if self.slot not in self._members[id_]:
             return WAITS
         at, lit = carrier
@@ -180,37 +180,37 @@ class TimeslotState:
         return max(self._errors.items(), key=lambda item: abs(item[1]), default=None)
 
     @property
-    def standing(self) -> str:
+    def status(self) -> str:
         """turning, repairing, stopped, or died: while slots turned."""
         if self.state is None or self.state.state == "ended":
             return "stopped"
         return self.state.state if self.state.alive else "died"
 
-    def words(self) -> str:
+    def text(self) -> str:
         """In a line; empty without a schedule."""
         if self.cycle is None:
             return ""
-        if self.standing == "stopped":
+        if self.status == "stopped":
             return f"slots do not turn; slot {self.slot} is there: testbed service start schedule"
-        said = f"slot {self.slot} of {len(self.cycle.settings)}, cycle {self.turn}"
+        text = f"slot {self.slot} of {len(self.cycle.settings)}, cycle {self.slot_change}"
         if self.fast:
-            said = (
-                f"{len(self.cycle.settings)} slots, {1e3 / self._period_ms():.0f} a second, cycle {self.turn}"
+            text = (
+                f"{len(self.cycle.settings)} slots, {1e3 / self._period_ms():.0f} a second, cycle {self.slot_change}"
                 if self._began
-                else said
+                else text
             )
-        if self.standing == "died":
-            return f"{said}: the schedule service died; to go on: testbed service start schedule"
-        said += ", repairing" if self.standing == "repairing" else ""
+        if self.status == "died":
+            return f"{text}: the schedule service died; to go on: testbed service start schedule"
+        text += ", repairing" if self.status == "repairing" else ""
         if self._duty:
-            said += f", duty {self._duty:.3f}"
-            said += f" (planned {self.state.planned_duty:.3f})" if self.state is not None and self.state.planned_duty else ""
-        said += f", {self.state.late} late" if self.state is not None and self.state.late else ""
+            text += f", duty {self._duty:.3f}"
+            text += f" (planned {self.state.planned_duty:.3f})" if self.state is not None and self.state.planned_duty else ""
+        text += f", {self.state.late} late" if self.state is not None and self.state.late else ""
         if (worst := self.worst()) is not None:
-            said += f", worst host {worst[0]} {worst[1]:+.1f} ms"
+            text += f", worst host {worst[0]} {worst[1]:+.1f} ms"
         if self.state is not None and self.state.silent:
-            said += f", silent: {', '.join(self.state.silent)}"
-        return said
+            text += f", silent: {', '.join(self.state.silent)}"
+        return text
 
     def json(self) -> Json:
         """As viewers receive them; None without a schedule."""
@@ -218,7 +218,7 @@ class TimeslotState:
             return None
         rows: list[dict[str, Json]] = []
         for index in range(len(self.cycle.settings)):
-            known = self._turns.get(index, _Turns())
+            known = self._slot_changes.get(index, _SlotChanges())
             times = {
                 f"{name}_ms": round(statistics.median(got), 3) for name in ("lit", "dark", "late") if (got := getattr(known, name))
             }
@@ -227,12 +227,12 @@ class TimeslotState:
             rows.append({"circuits": circuits, "seen": known.seen, "longer": known.longer, **times, **worst})
         return {
             "plan": self.cycle.name,
-            "standing": self.standing,
+            "status": self.status,
             "fast": self.fast,
             "slot": self.slot,
-            "cycle": self.turn,
+            "cycle": self.slot_change,
             "since": round(self._since, 3),
             "dwell_s": self.cycle.dwell_s,
-            "words": self.words(),
+            "message": self.text(),
             "slots": cast(Json, rows),
         }

@@ -9,8 +9,8 @@ from typing import cast
 
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.views import turns
-from orchestrator.views.turns import Change, Slow, Span
+from orchestrator.views import ringtext
+from orchestrator.views.ringtext import Change, Slow, Span
 
 SPANS = 2048
 """Iterations remembered per job: those of the longest change, and those before it."""
@@ -21,7 +21,7 @@ PENDING = 64
 QUIET_MS = 10_000.0
 """At most one straggler is noted in so long (ms); the next one says how many there were in between."""
 
-Told = tuple[float, str, str, Mapping[str, Json]]
+Notice = tuple[float, str, str, Mapping[str, Json]]
 """An event: wall ms, its name, in words, for programs."""
 
 
@@ -32,14 +32,14 @@ class _Disturbance:
     begins: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
     commits: list[float] = field(default_factory=list)
-    turned: float = 0.0
+    at_change: float = 0.0
     job: str = ""
     after: int | None = None
     boundary: float | None = None
 
     def change(self) -> Change:
         spans = dict[str, tuple[float, float]]()
-        end = self.turned
+        end = self.at_change
         if self.begins and self.ends:
             end = max(self.ends)
             spans["dark"] = min(self.begins), end
@@ -56,7 +56,7 @@ class Training:
     """Takes the points of iterations, devices and turns, in any order; `judge` says what was slow, and why."""
 
     def __init__(self) -> None:
-        self.turns: dict[str, dict[str, Json]] = {}
+        self.ring_changes: dict[str, dict[str, Json]] = {}
         """By reconfiguration, as viewers receive them."""
         self._spans: dict[tuple[str, str], deque[Span]] = {}
         self._changes: dict[str, _Disturbance] = {}
@@ -70,18 +70,22 @@ class Training:
     def iteration(self, job: str, run: str, number: int, begin: float, took: float) -> bool:
         """Take one iteration (wall ms, ms); whether it places a turn on the time axis that was not placed before."""
         spans = self._spans.setdefault((job, run), deque(maxlen=SPANS))
-        recent = self._recent.setdefault((job, run), deque(maxlen=turns.BEFORE))
+        recent = self._recent.setdefault((job, run), deque(maxlen=ringtext.BEFORE))
         for old in list(self._spans)[:-KEPT]:
             del self._spans[old], self._recent[old]
         last = spans[-1] if spans else None
         span = Span(number, min(begin, last.end) if last and last.number == number - 1 else begin, begin + took, took)
-        before = turns.usual_iteration_ms([*recent]) if turns.is_slow_iteration(span.took, min(recent, default=span.took)) else None
-        if before is not None and turns.is_slow_iteration(span.took, before):
+        before = (
+            ringtext.usual_iteration_ms([*recent])
+            if ringtext.is_slow_iteration(span.took, min(recent, default=span.took))
+            else None
+        )
+        if before is not None and ringtext.is_slow_iteration(span.took, before):
             self._pending.append(((job, run), span))
         spans.append(span)
         recent.append(span.took)
-        turn = self._awaited.pop((job, number), "")
-        return bool(turn) and self._place(turn)
+        ring_change = self._awaited.pop((job, number), "")
+        return bool(ring_change) and self._place(ring_change)
 
     def device(self, point: Point) -> None:
         """Take what a device did in a reconfiguration."""
@@ -90,14 +94,14 @@ class Training:
             if name in point.fields:
                 into.append(at + float(point.fields[name]) / 1e6)
 
-    def turn(self, point: Point) -> Told:
+    def change_rings(self, point: Point) -> Notice:
         """Take what a change cost a job; return it as an event."""
         at, ok, change = point.time_ns / 1e6, point.tags["ok"] == "1", self._change(point)
         figures = {k: v for k, v in point.fields.items() if k != "reconfig_id"}
-        words = turns.turn_words({**figures, "mode": point.tags.get("mode")}, ok)
-        change.turned, change.job = at, point.tags["job"]
+        text = ringtext.ring_change_text({**figures, "mode": point.tags.get("mode")}, ok)
+        change.at_change, change.job = at, point.tags["job"]
         change.after = int(figures["after"]) if ok and "after" in figures else None
-        said: dict[str, Json] = {
+        reply: dict[str, Json] = {
             "run": point.tags.get("run", ""),
             "job": change.job,
             "mode": point.tags["mode"],
@@ -105,19 +109,23 @@ class Training:
             **figures,
         }
         id_ = _id(point)
-        self.turns[id_] = {"at": round(at, 3), "words": words, **said}
-        for old in list(self.turns)[:-KEPT]:
-            del self.turns[old]
+        self.ring_changes[id_] = {"at": round(at, 3), "message": text, **reply}
+        for old in list(self.ring_changes)[:-KEPT]:
+            del self.ring_changes[old]
         self._place(id_)
-        placed = self.turns[id_]["at"] if id_ in self.turns else at
-        return float(placed) if isinstance(placed, (int, float)) else at, "turn", words, said
+        placed = self.ring_changes[id_]["at"] if id_ in self.ring_changes else at
+        return float(placed) if isinstance(placed, (int, float)) else at, "ring_change", text, reply
 
     def last_of(self, job: str, since: float) -> dict[str, Json] | None:
         """The latest turn of a job since its launch (wall ms)."""
-        found = [turn for turn in self.turns.values() if turn["job"] == job and cast(float, turn["at"]) >= since]
-        return max(found, key=lambda turn: cast(float, turn["at"]), default=None)
+        found = [
+            ring_change
+            for ring_change in self.ring_changes.values()
+            if ring_change["job"] == job and cast(float, ring_change["at"]) >= since
+        ]
+        return max(found, key=lambda ring_change: cast(float, ring_change["at"]), default=None)
 
-    def judge(self, running_since: float | None) -> Iterator[Told]:
+    def judge(self, running_since: float | None) -> Iterator[Notice]:
         """The slow iterations whose changes are known by now.
 
         running_since: when the run that goes on began (wall ms); None: none does.
@@ -128,7 +136,7 @@ class Training:
             if running_since is not None and span.end >= running_since and len(waiting) < PENDING:
                 waiting.append((key, span))
             elif (slow := self._judged(key, span)) is not None:
-                yield from self._told(key[0], slow)
+                yield from self._notices(key[0], slow)
         self._pending = waiting
 
     def _judged(self, key: tuple[str, str], span: Span) -> Slow | None:
@@ -136,23 +144,23 @@ class Training:
         changes = [c for c in self._changes.values() if c.job == key[0] and c.after is not None]
         firsts = [c.after + 1 for c in changes if c.after is not None and c.after + 1 < span.number]
         since = max(firsts, default=-1)
-        before = turns.usual_iteration_ms([s.took for s in self._spans.get(key, ()) if since < s.number < span.number])
-        if before is None or not turns.is_slow_iteration(span.took, before):
+        before = ringtext.usual_iteration_ms([s.took for s in self._spans.get(key, ()) if since < s.number < span.number])
+        if before is None or not ringtext.is_slow_iteration(span.took, before):
             return None
-        return turns.judged(span, before, [change.change() for change in self._changes.values()])
+        return ringtext.judged(span, before, [change.change() for change in self._changes.values()])
 
-    def _told(self, job: str, slow: Slow) -> Iterator[Told]:
-        words = slow.words
-        if slow.causes == (turns.STRAGGLER,):
+    def _notices(self, job: str, slow: Slow) -> Iterator[Notice]:
+        text = slow.message
+        if slow.causes == (ringtext.STRAGGLER,):
             if slow.span.end - self._straggled < QUIET_MS:
                 self._hidden += 1
                 return
-            words += f"; {self._hidden} more since the last such line" if self._hidden else ""
+            text += f"; {self._hidden} more since the last such line" if self._hidden else ""
             self._straggled, self._hidden = slow.span.end, 0
         causes: dict[str, Json] = {k: round(v, 3) for k, v in slow.parts.items()}
         causes |= {} if slow.parts else {slow.causes[0]: round(slow.other, 3)}
         fields: dict[str, Json] = {"job": job, "iter": slow.span.number, "iter_ms": round(slow.span.took, 3)}
-        yield slow.span.end, "slow", words, {**fields, "usual_ms": round(slow.usual, 3), "causes": causes}
+        yield slow.span.end, "slow", text, {**fields, "usual_ms": round(slow.usual, 3), "causes": causes}
 
     def _change(self, point: Point) -> _Disturbance:
         found = self._changes.setdefault(_id(point), _Disturbance())
@@ -162,19 +170,19 @@ class Training:
 
     def _place(self, id_: str) -> bool:
         """Put a turn where its iteration ended, if that is known."""
-        change, turn = self._changes.get(id_), self.turns.get(id_)
+        change, ring_change = self._changes.get(id_), self.ring_changes.get(id_)
         if change is None or change.after is None:
             return False
         spans = [s for (job, _), some in self._spans.items() if job == change.job for s in some]
-        ends = {s.number: s.end for s in spans if s.end >= change.turned}
+        ends = {s.number: s.end for s in spans if s.end >= change.at_change}
         for number in {change.after, change.after + 1} - ends.keys():
             self._awaited[change.job, number] = id_
         for old in list(self._awaited)[:-CHANGES]:
             del self._awaited[old]
         change.boundary = ends.get(change.after + 1)
-        if turn is None or change.after not in ends:
+        if ring_change is None or change.after not in ends:
             return False
-        turn["at"] = round(ends[change.after], 3)
+        ring_change["at"] = round(ends[change.after], 3)
         return True
 
 

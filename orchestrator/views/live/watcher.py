@@ -12,13 +12,13 @@ from orchestrator.background.registry import kind, state
 from orchestrator.results import path_text
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings
-from orchestrator.store.keys import key_of, slice_key, slice_of
+from orchestrator.store.keys import key_of, tenancy_key, tenancy_of
 from orchestrator.store.store import Store
 from orchestrator.views.live.follow import Journals
+from orchestrator.views.live.lab_state import LabState, read_store
 from orchestrator.views.live.picture import Picture
 from orchestrator.views.live.sections import changed_sections
 from orchestrator.views.live.slots import Cycle, cycle_of
-from orchestrator.views.live.standing import Standing, read_store
 
 LOOK_S = 0.04
 """Interval (s) at which the journals and the store are read: an event waits half of it on average."""
@@ -33,16 +33,16 @@ class Watcher:
         self.settings, self.store = settings, store
         lab = load_lab(settings.inventory)
         self.picture = Picture(lab, path_text(settings.inventory))
-        self._key, self._slice = key_of(lab), slice_of(lab, settings)
+        self._key, self._tenancy = key_of(lab), tenancy_of(lab, settings)
         self._journals = Journals(settings.state_dir, self._owned)
-        self._guard, self._turner = map(kind, ("guard", "schedule"))
+        self._guard, self._scheduler = map(kind, ("guard", "schedule"))
         self._read: list[tuple[str, str, str]] | None = None
         self._cycle: Cycle | None = None
         self._version = -1
         self._due = 0.0
-        self.picture.events.hush = True
+        self.picture.events.replaying = True
         self.refresh()
-        self.picture.events.hush = False
+        self.picture.events.replaying = False
         changed_sections(self.picture)
 
     def _owned(self, run: str) -> bool:
@@ -66,24 +66,24 @@ class Watcher:
         version = self.store.version()
         if version != self._version or slowly:
             self._version = version
-            standing_ = read_store(self.store, picture.lab, self.settings.owner or self.settings.user)
-            turned = picture.slots.turning
-            self._schedule(standing_)
-            if standing_ != picture.standing or turned != picture.slots.turning:
-                picture.update(standing_, now)
-            self._journals.keep = frozenset([standing_.job.run] if standing_.job else ())
+            state_ = read_store(self.store, picture.lab, self.settings.owner or self.settings.user)
+            changed = picture.slots.scheduled_now
+            self._schedule(state_)
+            if state_ != picture.state or changed != picture.slots.scheduled_now:
+                picture.update(state_, now)
+            self._journals.keep = frozenset([state_.job.run] if state_.job else ())
         for point in self._journals.take():
             picture.feed(point)
         picture.settle(now)
         if slowly:
             self._due = time.monotonic() + SLOWLY_S
-            guard = self._guard.running(self.settings, self._slice)
+            guard = self._guard.running(self.settings, self._tenancy)
             picture.around(guard.around if guard is not None else (), now)
             for name, live in picture.services.live.items():
-                live.standing(state(kind(name), self.settings, self._slice, self._key))
+                live.state(state(kind(name), self.settings, self._tenancy, self._key))
             picture.tick(now)
 
-    def _schedule(self, now: Standing) -> None:
+    def _schedule(self, now: LabState) -> None:
         """Tell the picture which schedule is up: the viewer's own, else the first, and what its turner says of itself."""
         mine = self.settings.owner or self.settings.user
         plans = sorted((now.plans or {}).items(), key=lambda item: item[0] != mine)
@@ -99,8 +99,10 @@ class Watcher:
             except TestbedError as error:
                 trouble = f"the slots of the plan that is up cannot be shown: {error.line}"
             self.picture.troubled("slots", trouble)
-        turner = self._turner.path(self.settings, slice_key(self._key, self._cycle.owner)) if self._cycle is not None else None
-        self.picture.slots.scheduled(self._cycle, self._turner.read(turner) if turner is not None else None)
+        scheduler = (
+            self._scheduler.path(self.settings, tenancy_key(self._key, self._cycle.owner)) if self._cycle is not None else None
+        )
+        self.picture.slots.scheduled(self._cycle, self._scheduler.read(scheduler) if scheduler is not None else None)
 
     def close(self) -> None:
         self._journals.close()

@@ -123,7 +123,7 @@ class LabMetrics:
             by[place] = by.get(place, 0) + 1
         for (device, state), number in by.items():
             yield "testbed_circuits", [lab, device, state], number
-        plain = {str(s): str(replace(s, attenuation_db=0.0)) for s in picture.standing.held or () if isinstance(s, SpectralRoute)}
+        plain = {str(s): str(replace(s, attenuation_db=0.0)) for s in picture.state.held or () if isinstance(s, SpectralRoute)}
         lit = {c.id: _path(c, plain) for c in picture.light.circuits.values() if picture.light.states.get(c.id) == LIT}
         shown = [p for p in latest_light(self._store, self._key) if p.out_dbm is not None and lit.get(p.circuit) == p.path]
         for point in shown:

@@ -28,7 +28,7 @@ class ExporterState(ServiceState):
 
     url: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         return f"{self.state} {self.url}, {self.where}" if self.url else f"{self.state}, {self.where}"
 
 
@@ -60,5 +60,5 @@ class MetricsReport(ServiceReport):
     verbatim = True
     openmetrics: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         return self.openmetrics.rstrip("\n") or "Ended"

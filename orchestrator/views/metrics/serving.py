@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from optics import TestbedError
+from orchestrator.views.web.access import Listeners, Names
 from orchestrator.views.web.crowd import guarded
-from orchestrator.views.web.doors import Doors, Names
 
 AGAIN_S = 1.0
 """Store and journals are read at most so often (s), whoever asks."""
@@ -41,7 +41,7 @@ class Endpoint:
         self._known, self._at = CollectedFamilies(()), float("-inf")
         routes = [Route("/metrics", self._metrics), Route("/", self._index)]
         self.protocol, _ = guarded()
-        self.app = Starlette(routes=routes, middleware=[Middleware(Doors, names=names)])
+        self.app = Starlette(routes=routes, middleware=[Middleware(Listeners, names=names)])
 
     def refresh(self) -> None:
         """Nothing: it reads when it is asked."""

@@ -12,7 +12,7 @@ from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.views.live import Watcher
 from orchestrator.views.metrics.process import EXPORTER, MetricsOptions, MetricsReport
-from orchestrator.views.web.doors import Names
+from orchestrator.views.web.access import Names
 from orchestrator.views.web.listening import listener_on, url_of
 
 

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.names import PAUSE
-from orchestrator.views.report import questions, traffic, turnsection, words
+from orchestrator.views.report import questions, ringsection, texts, traffic
 from orchestrator.views.report.model import ReportContext, ReportSection, Table, result_table
 
 MOVES_DRAWN = 9
@@ -20,8 +20,8 @@ def request_section(c: ReportContext) -> None:
     section = ReportSection("asked", "What was asked")
     if campaign.single:
         source = campaign.sources[0]
-        said, exact = words.command_of_run(source)
-        section.codes.append(("the command as it was typed" if exact else "the command, as reconstructed from the store", said))
+        reported, exact = texts.command_of_run(source)
+        section.codes.append(("the command as it was typed" if exact else "the command, as reconstructed from the store", reported))
         record = source.record
         about = str(source.plan.get("description", ""))
         section.tables.append(
@@ -31,8 +31,8 @@ def request_section(c: ReportContext) -> None:
                     ("plan", f"{record.plan_name or '-'}" + (f": {about}" if about else "")),
                     ("SHA-256 of the plan's text", record.plan_sha or "none: the verb takes no plan"),
                     ("user and host", f"{record.user} on {record.host}, for {record.owner or record.user}, lab {record.lab}"),
-                    ("when", words.when(record.started)),
-                    ("ended", words.ending(record)),
+                    ("when", texts.when(record.started)),
+                    ("ended", texts.ending(record)),
                 ],
             )
         )
@@ -49,9 +49,9 @@ def request_section(c: ReportContext) -> None:
             section.intro += f" They cover {len(labs)} labs, whose times are mixed below: {', '.join(labs)}."
         commands: dict[tuple[str, bool], int] = {}
         for source in campaign.sources:
-            commands[words.command_of_run(source)] = commands.get(words.command_of_run(source), 0) + 1
+            commands[texts.command_of_run(source)] = commands.get(texts.command_of_run(source), 0) + 1
         listed = [
-            f"{said}   ({n} x{'' if exact else ', as reconstructed from the store'})" for (said, exact), n in commands.items()
+            f"{text}   ({n} x{'' if exact else ', as reconstructed from the store'})" for (text, exact), n in commands.items()
         ]
         section.codes.append(("the commands", "\n".join(listed)))
     c.sections.append(section)
@@ -88,7 +88,7 @@ def throughput_section(c: ReportContext) -> None:
     c.sections.append(section)
 
 
-_TOLD, _NO_PAUSE = "as the turn recorded", "none: no job ran before and after"
+_SHOWN, _NO_PAUSE = "as the turn recorded", "none: no job ran before and after"
 
 
 def job_section(c: ReportContext) -> None:
@@ -97,14 +97,14 @@ def job_section(c: ReportContext) -> None:
     known = answer is not None and any(line[x] for line in answer.lines() for x in ("before_ms", "after_ms", "during_ms"))
     if answer is None or not known:
         section.notes.append("No job ran before or after a move, or its iterations were not collected (`testbed job status` does).")
-        turnsection.ring_change_tables(c, section)
+        ringsection.ring_change_tables(c, section)
         c.sections.append(section)
         return
     caption = (
         "Each dot is an iteration of the slowest rank. Grey: before the first command; shaded: until all was verified."
         " Lines: medians before and after, none while the job paused."
     )
-    if c.turns is not None:
+    if c.ring_changes is not None:
         caption += " Line with a triangle: the ranks turned."
     if c.few:
         for k, move in enumerate(c.changes):
@@ -112,7 +112,7 @@ def job_section(c: ReportContext) -> None:
             if line is None:
                 continue
             points = questions.iterations_near(c.book, move, AROUND_S)
-            marks = turnsection.marks(c, move)
+            marks = ringsection.marks(c, move)
             drawn = traffic.iteration_chart(move, points, line["before_ms"].value, line["after_ms"].value, marks)
             c.draw(section, "job" if k == 0 else f"job-{k + 1}", "iterations around the move", caption, drawn)
     else:
@@ -135,24 +135,24 @@ def job_section(c: ReportContext) -> None:
     }
     section.tables.append(
         result_table(
-            answer, heads, none={"before_n": _TOLD, "after_n": _TOLD, "during_ms": "no iteration spans it", "pause_ms": _NO_PAUSE}
+            answer, heads, none={"before_n": _SHOWN, "after_n": _SHOWN, "during_ms": "no iteration spans it", "pause_ms": _NO_PAUSE}
         )
     )
     section.notes.append(f"{answer.what[0].upper()}{answer.what[1:]}. Pause: {PAUSE}.")
-    turnsection.ring_change_tables(c, section)
+    ringsection.ring_change_tables(c, section)
     c.sections.append(section)
 
 
 def verification(c: ReportContext) -> None:
     each = c.few and not any(verb_of(source.record.verb).lasting for source in c.campaign.sources)  # which climb again and again
-    answer = questions.rungs(c.book, c.campaign, each=each)
+    answer = questions.levels(c.book, c.campaign, each=each)
     section = ReportSection("verify", "Verification")
     if not answer:
         section.notes.append("No verification was recorded.")
     elif each:
         rows = [
             (
-                c["rung"],
+                c["level"],
                 Markup('<data value="{}" data-from="{}">{}</data>').format(
                     c["ok"].value, c["ok"].place, "passed" if c["ok"].value else "FAILED"
                 ),
@@ -161,17 +161,17 @@ def verification(c: ReportContext) -> None:
             )
             for c in answer.lines()
         ]
-        section.tables.append(Table(("rung", "", "", "took"), rows))
+        section.tables.append(Table(("level", "", "", "took"), rows))
     else:
         section.tables.append(
-            result_table(answer, {"rung": "rung", "passed_n": "passed", "n": "of", "median_ms": "median", "most_ms": "longest"})
+            result_table(answer, {"level": "level", "passed_n": "passed", "n": "of", "median_ms": "median", "most_ms": "longest"})
         )
     c.sections.append(section)
 
 
 def environment_section(c: ReportContext) -> None:
     section = ReportSection("environment", "Environment and versions", f"{c.speed[0].upper()}{c.speed[1:]}.")
-    rows = words.machines(c.campaign.sources)
+    rows = texts.machines(c.campaign.sources)
     if rows:
         section.tables.append(Table(("when it ran", ""), rows))
     drivers = {

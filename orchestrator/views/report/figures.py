@@ -204,8 +204,8 @@ def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Ma
 
 def _inside(switches: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Positions of packet switches: one in the middle, several around it."""
-    radius, turn = (0.42 if len(switches) > 1 else 0.0), 2 * math.pi / max(1, len(switches))
-    return {name: (radius * math.sin(turn * k), radius * math.cos(turn * k)) for k, name in enumerate(switches)}
+    radius, ring_change = (0.42 if len(switches) > 1 else 0.0), 2 * math.pi / max(1, len(switches))
+    return {name: (radius * math.sin(ring_change * k), radius * math.cos(ring_change * k)) for k, name in enumerate(switches)}
 
 
 def _legend(figure: Figure, entries: Mapping[str, str]) -> None:
@@ -232,8 +232,8 @@ def breakdown(percentiles: Answer) -> Figure | None:
             first, middle, last = (max(line[c].value or 0.0, least) for c in ("least_ms", "median_ms", "p99_ms"))
             axes.plot([first, max(middle, last)], [y, y], color=colour, linewidth=2.4, alpha=0.6, solid_capstyle="butt")
             axes.plot([middle], [y], "o", color=colour, markersize=6, clip_on=False)
-            words = f"{line['median_ms'].text()}, p99 {line['p99_ms'].text()}"
-            axes.annotate(words, (max(middle, last), y), (6, 0), textcoords="offset points", va="center", fontsize=7)
+            text = f"{line['median_ms'].text()}, p99 {line['p99_ms'].text()}"
+            axes.annotate(text, (max(middle, last), y), (6, 0), textcoords="offset points", va="center", fontsize=7)
         axes.set_yticks(range(len(rows)), [line["part"].value.replace("_", " ") for line in rows])
         downwards(axes, "logarithmic")
         _by_decades(axes)

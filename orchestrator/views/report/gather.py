@@ -10,7 +10,7 @@ from typing import Any
 
 from optics.errors import BadFile
 from orchestrator.settings import Settings
-from orchestrator.store.keys import slice_key
+from orchestrator.store.keys import tenancy_key
 from orchestrator.store.records import JobRecord, RunRecord
 from orchestrator.store.store import Store
 from orchestrator.store.verbs import verb_of
@@ -138,7 +138,7 @@ def _jobs_around(record: RunRecord, before: Any, jobs: Mapping[int, JobRecord]) 
 
     The latter is the one that this run launched, else the former if it went on: what anybody launched later is none of this run.
     """
-    mine = [job for job in jobs.values() if job.lab == slice_key(record.lab, record.owner)]
+    mine = [job for job in jobs.values() if job.lab == tenancy_key(record.lab, record.owner)]
     if isinstance(before, dict) and verb_of(record.verb).light:  # it asked the ranks
         was = jobs.get(before.get("job") or 0)
     else:

@@ -34,11 +34,11 @@ class Cell:
     def __html__(self) -> str:
         return self.show()
 
-    def show(self, scale: float = 1.0, words: str = "") -> Markup:
+    def show(self, scale: float = 1.0, message: str = "") -> Markup:
         """As the page shows it, or in these words; device time that runs faster than real time is given as both."""
         if self.value is None:
             return Markup('<span class="missing">{}</span>').format(MISSING)
-        text = words or self.text(scale)
+        text = message or self.text(scale)
         if len(text) < _SHORT and isinstance(self.value, (int, float)):
             text = text.replace(" ", "\N{NO-BREAK SPACE}")
         return Markup('<data value="{}" data-from="{}">{}</data>').format(self.value, self.place, text)
@@ -151,6 +151,6 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def missing_mark(words: str = MISSING) -> Markup:
+def missing_mark(text: str = MISSING) -> Markup:
     """The placeholder of a number that was not recorded."""
-    return Markup('<span class="missing">{}</span>').format(escape(words))
+    return Markup('<span class="missing">{}</span>').format(escape(text))

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from optics.plain import counted
 from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.palette import PHASE_COLOURS
-from orchestrator.views.report import figures, questions, words
+from orchestrator.views.report import figures, questions, texts
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.ledger import Answer, Cell, missing_mark
 from orchestrator.views.report.model import SPREAD, ReportContext, ReportSection, Table, result_table
@@ -114,10 +114,10 @@ def _run_table(c: ReportContext) -> None:
             "n_circuits": "circuits",
         }
         section.tables.append(result_table(slow, heads))
-    told = {line["run"].value: line for line in answer.lines()}
+    reply = {line["run"].value: line for line in answer.lines()}
     rows: list[Sequence[Cell | Markup | str]] = []
     for source in c.campaign.sources:
-        record, line = source.record, told.get(source.record.id)
+        record, line = source.record, reply.get(source.record.id)
         scale = c.scale_of_all([source])
         numbers: list[Markup] = [missing_mark("no journal")] * 4
         if line is not None and line["moved"]:
@@ -127,12 +127,12 @@ def _run_table(c: ReportContext) -> None:
             dark = planned_switches(source) and not source.plan.get("links")
             never = "packet switches: no light moved" if dark and record.status == "ok" else "no move recorded"
             numbers = [line["took_ms"].show(), *[missing_mark(never)] * 3]
-        rows.append((record.id, words.title(record), record.status, *numbers))
+        rows.append((record.id, texts.title(record), record.status, *numbers))
     section.tables.append(Table(("run", "what", "status", "took", "dark, measured", "dark, expected", "command to verified"), rows))
     bad = [s.record for s in c.campaign.sources if s.record.status != "ok"]
     for record in bad[:10]:
         section.notes.append(
-            f"{record.id} ({words.title(record)}): {words.ending(record)}"
+            f"{record.id} ({texts.title(record)}): {texts.ending(record)}"
             + (f" {record.message.splitlines()[0]}" if record.message else "")
         )
     if len(bad) > 10:

@@ -19,7 +19,7 @@ from orchestrator.experiments.scenario.judging import (
     judge_comparison,
     result_of,
 )
-from orchestrator.experiments.scenario.paired import HOW_WORDS
+from orchestrator.experiments.scenario.paired import HOW_TEXT
 from orchestrator.experiments.scenario.void import VOID, WAIT_LIMIT
 from orchestrator.views.report import traffic
 from orchestrator.views.report.ledger import Answer, missing_mark
@@ -79,8 +79,8 @@ def _comparison(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> No
         rows.append((labels.get(of, of.upper()), *(line[f"{part}{suffix}"].show() for part in ("value", "low", "high"))))
     section.tables.append(Table(("iteration", "median", "95 % from", "to"), rows))
     first = next(iter(times))
-    words = [one.words(labels[first], labels[other]) for other, one in done.items()]
-    section.intro = f"{'. '.join(f'{w[0].upper()}{w[1:]}' for w in words)}. {section.intro}"
+    tokens = [one.text(labels[first], labels[other]) for other, one in done.items()]
+    section.intro = f"{'. '.join(f'{w[0].upper()}{w[1:]}' for w in tokens)}. {section.intro}"
     counts = ", ".join(f"{len(v)} measurements with {sum(map(len, v))} iterations of {arm.upper()}" for arm, v in times.items())
     section.notes.append(f"Intervals: {_RESAMPLED}; {counts}.")
     if kept.get("left"):
@@ -99,12 +99,12 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
     section.intro = f"{outcome[0].upper()}{outcome[1:]}. Claim: {facts['claim']}"
     section.notes += [f"Source: {source}" for source in facts["source"]]
     section.notes.append(
-        f"Label: {facts['label']} ({LABEL_WORDS[facts['label']]}). Only ratios between arms of this run count, no absolute value."
+        f"Label: {facts['label']} ({LABEL_TEXTS[facts['label']]}). Only ratios between arms of this run count, no absolute value."
     )
     section.notes.append(f"Measured in rounds: {_rounds(kept)}. Arms differ in {', '.join(facts['differs'])}.")
     c.sections.append(section)
     c.tiles.append(("scenario", Markup("{}").format(outcome), f"{sum(f.holds for f in judged)} of {len(judged)} comparisons hold"))
-    if ended := ENDED_WORDS.get(kept.get("ended", "")):
+    if ended := ENDED_TEXT.get(kept.get("ended", "")):
         section.notes.append(ended.format(width=kept["width"], minutes=kept["budget_s"] / 60))
     answer = c.book.answers["findings"] = _findings_answer(judged)
     shown = [
@@ -119,8 +119,8 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
         one = finding.compared
         shown_as = figures(finding.found, one) if finding.found is not None else ()
         cells = (
-            line[name].show(words=words) if line[name] else missing_mark("none")
-            for name, words in zip_longest(("value", "low", "high"), shown_as, fillvalue="")
+            line[name].show(message=text) if line[name] else missing_mark("none")
+            for name, text in zip_longest(("value", "low", "high"), shown_as, fillvalue="")
         )
         rows.append((finding.outcome, f"{one.name} ({one.role})", *cells, line["n"].show(), one.band))
     section.tables.append(Table(("outcome", "compared", "ratio", "95 % from", "to", "n", "band, written before"), rows))
@@ -131,7 +131,7 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
         "A comparison holds if its whole interval is inside the band, and is refuted if all of it is outside; n: rounds in which"
         " both of its arms were measured, each of which gives one ratio of medians."
     )
-    section.notes += [f"Intervals: {HOW_WORDS[how]}." for how in dict.fromkeys(f.how for f in judged) if how]
+    section.notes += [f"Intervals: {HOW_TEXT[how]}." for how in dict.fromkeys(f.how for f in judged) if how]
     _sweeps(c, section, kept, judged)
     _each_metric(c, kept, found, judged)
     _environment(c, kept)
@@ -272,14 +272,14 @@ def _findings_answer(judged: Sequence[JudgedComparison]) -> Answer:
     return Answer("findings", what, "", ("compared", "value", "low", "high", "holds", "n", "outcome"), rows)
 
 
-ENDED_WORDS: Mapping[str, str] = {
+ENDED_TEXT: Mapping[str, str] = {
     "width": "Measuring ended when the interval of every ratio was at most {width:.0%} of the ratio, or of its band, wide.",
     "budget": "Measuring ended with the budget: no round began after {minutes:.0f} min, whatever the intervals were by then.",
 }
 """Why measuring ended; never by what was found."""
 
 
-LABEL_WORDS: Mapping[str, str] = {
+LABEL_TEXTS: Mapping[str, str] = {
     "native": "real time, and the effect itself",
     "dilated": "all times are scaled",
     "analytic": "computed, not measured",

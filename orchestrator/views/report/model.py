@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from orchestrator.views.report import questions, turnquestions, words
+from orchestrator.views.report import questions, ringquestions, texts
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.gather import ReportedRuns, Source
 from orchestrator.views.report.ledger import Answer, Cell, Ledger, missing_mark
@@ -63,12 +63,12 @@ class ReportContext:
         self.campaign, self.book = campaign, book
         self.sections: list[ReportSection] = []
         self.tiles: list[tuple[str, Markup, str]] = []
-        self.speed = words.kind_of_devices(campaign.sources)
+        self.speed = texts.kind_of_devices(campaign.sources)
         self.reconfigs = questions.reconfigs(book, campaign)
         self.devices = questions.device_times(book, campaign)
         self.moves = questions.reconfigurations(self.reconfigs, self.devices, campaign)
-        self.turns = turnquestions.ring_changes(book, campaign)
-        self.changes = sorted([*self.moves, *turnquestions.unlit(self.turns, self.moves, campaign)], key=lambda m: m.t0)
+        self.ring_changes = ringquestions.ring_changes(book, campaign)
+        self.changes = sorted([*self.moves, *ringquestions.unlit(self.ring_changes, self.moves, campaign)], key=lambda m: m.t0)
         """The moves, and the turns of the job for which no light moved."""
         self.job = questions.effects_on_job(book, self.changes)
         self.few = campaign.single and len(self.moves) <= FEW

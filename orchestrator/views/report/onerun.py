@@ -15,10 +15,10 @@ from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import missing_mark
 from orchestrator.views.report.model import FEW, SPREAD, ReportContext, ReportSection, Shown, Table, result_table
+from orchestrator.views.report.texts import was_up
 from orchestrator.views.report.topology import Topology, planned_switches, topology
 from orchestrator.views.report.waterfalls import device_waterfall, run_waterfall
-from orchestrator.views.report.words import stood
-from orchestrator.views.turns import CAUSES
+from orchestrator.views.ringtext import CAUSES
 
 
 def one_run(c: ReportContext, source: Source) -> None:
@@ -94,19 +94,19 @@ def _tiles(c: ReportContext, source: Source) -> None:
     line = next(c.reconfigs.lines())
     scale = c.scale_of(source, line["reconfig_id"].value)
     expected = c.expected(source).text(c.expected_scale(source, scale))
-    said = f"expected {expected} by data sheet" if c.expected(source) else "expected: not recorded"
+    text = f"expected {expected} by data sheet" if c.expected(source) else "expected: not recorded"
     c.tiles += [
-        ("dark, measured", line["dark_ms"].show(scale), said),
+        ("dark, measured", line["dark_ms"].show(scale), text),
         ("carrier after that", line["link_ms"].show(), "0: hosts saw light before the device reported it"),
         ("routes after that", line["route_ms"].show(), "last carrier to last commit"),
         ("command to verified", line["total_ms"].show(), "everything verified"),
         ("one-way circuits", line["n_circuits"].show(), "made or broken"),
     ]
-    turn = next((line for line in c.turns.lines() if line["stood_ms"]), None) if c.turns is not None else None
-    if turn is not None:
-        parts = [(turn[f"{cause}_ms"], cause) for cause in CAUSES]
-        said = Markup(", ").join(Markup("{} {}").format(cell.show(), cause) for cell, cause in parts if cell)
-        c.tiles.append(("job stood", turn["stood_ms"].show(), said))
+    ring_change = next((line for line in c.ring_changes.lines() if line["paused_ms"]), None) if c.ring_changes is not None else None
+    if ring_change is not None:
+        parts = [(ring_change[f"{cause}_ms"], cause) for cause in CAUSES]
+        text = Markup(", ").join(Markup("{} {}").format(cell.show(), cause) for cell, cause in parts if cell)
+        c.tiles.append(("job stood", ring_change["paused_ms"].show(), text))
     job = next(c.job.lines(), None) if c.job is not None else None
     if job is not None and job["pause_ms"]:
         c.tiles.append(("pause of the job", job["pause_ms"].show(), "longest time between the ends of two iterations"))
@@ -121,12 +121,12 @@ def _topology(c: ReportContext, found: Topology, source: Source) -> None:
     lasting = verb_of(source.record.verb).lasting
     if lasting and found.before:
         section = ReportSection("topology", "Topology before")
-        words = "The links that were up when the run began. It changed circuits in every turn; turns are listed below."
-        section.drawings.append(Drawing("topology", "topology before", words, figures.topologies([("before", found.before)])))
+        text = "The links that were up when the run began. It changed circuits in every turn; turns are listed below."
+        section.drawings.append(Drawing("topology", "topology before", text, figures.topologies([("before", found.before)])))
     elif found.hosts:
-        reached = found.after or stood(source.record)
+        reached = found.after or was_up(source.record)
         drawn = figures.draw_topology(found, "after" if reached else "as far as it got")
-        section.drawings.append(Drawing("topology", "topology before and after", _topology_words(found), drawn))
+        section.drawings.append(Drawing("topology", "topology before and after", _topology_text(found), drawn))
     elif not planned_switches(source):
         section.notes.append("No links were up before, and none were requested." if found.known else "The links were not recorded.")
     if names := planned_switches(source):
@@ -173,7 +173,7 @@ def _device_table(c: ReportContext, source: Source, shown: Collection[str]) -> T
     return Table(("device", "driver", "ports", "writes", "dark", "last carrier at", "routes at", "it said"), rows)
 
 
-def _topology_words(found: Topology) -> str:
+def _topology_text(found: Topology) -> str:
     if found.asked and not found.after:
         return "Left: the links that were up. Right: those that were requested and not reached."
     by = "the circuits in the journal" + (" and, of packet switches, by the plan" if found.switches else "")

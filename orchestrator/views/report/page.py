@@ -20,7 +20,7 @@ from orchestrator.views.report import (
     questions,
     ranksection,
     slotsection,
-    words,
+    texts,
 )
 from orchestrator.views.report.gather import ReportedRuns
 from orchestrator.views.report.ledger import ledger
@@ -30,16 +30,16 @@ from orchestrator.views.services import service_views
 _HERE = Path(__file__).parent / "templates"
 
 
-def write_report(campaign: ReportedRuns, say: Callable[[str], None] = lambda what: None) -> Report:
+def write_report(campaign: ReportedRuns, report: Callable[[str], None] = lambda what: None) -> Report:
     """Make the report of a campaign."""
-    say("journals")
+    report("journals")
     with ledger(list(campaign.journals.values()), questions.READ) as book:
-        say("numbers")
+        report("numbers")
         c = ReportContext(campaign, book)
         everyrun.request_section(c)
         if campaign.comparison:
             measured.comparison_sections(c, campaign.comparison)
-        say("figures")
+        report("figures")
         if campaign.single:
             onerun.one_run(c, campaign.sources[0])
         else:
@@ -55,7 +55,7 @@ def write_report(campaign: ReportedRuns, say: Callable[[str], None] = lambda wha
         everyrun.verification(c)
         everyrun.environment_section(c)
         everyrun.data(c)
-        say("page")
+        report("page")
         return _page(c)
 
 
@@ -73,7 +73,7 @@ def _page(c: ReportContext) -> Report:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     sources = c.campaign.sources
     one = sources[0].record if c.campaign.single else None
-    title = f"{words.title(one)}, run {one.id}" if one else c.campaign.name
+    title = f"{texts.title(one)}, run {one.id}" if one else c.campaign.name
     numbers = {
         "api": "testbed.report/1",
         "runs": [source.record.id for source in sources],
@@ -85,9 +85,9 @@ def _page(c: ReportContext) -> Report:
         style=Markup(style),
         digest=digest,
         status=one.status if one else "",
-        ending=words.ending(one) if one else "",
+        ending=texts.ending(one) if one else "",
         speed=c.speed,
-        when=words.when(sources[0].record.started) + ("" if one else f" to {words.when(sources[-1].record.started)}"),
+        when=texts.when(sources[0].record.started) + ("" if one else f" to {texts.when(sources[-1].record.started)}"),
         tiles=c.tiles,
         sections=c.sections,
         numbers=Markup(json.dumps(numbers).replace("<", "\\u003c")),

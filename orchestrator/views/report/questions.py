@@ -10,7 +10,7 @@ from orchestrator.telemetry.names import AFTER, BEFORE, PAUSE, USUAL
 from orchestrator.views.report.gather import ReportedRuns, Source
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
-READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration", "turn", "turn_rank")
+READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration", "ring_change", "ring_change_rank")
 """Measurements read for every run; `circuit` and `port` are read where they are drawn."""
 PHASES = ("ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "total")
 NEAR = USUAL
@@ -150,7 +150,7 @@ def hosts(book: Ledger, campaign: ReportedRuns) -> Answer:
     )
 
 
-def rungs(book: Ledger, campaign: ReportedRuns, *, each: bool) -> Answer:
+def levels(book: Ledger, campaign: ReportedRuns, *, each: bool) -> Answer:
     """The verification: each rung that was checked, or the counts by rung."""
     if each:
         sql = f"SELECT rung, ok, passed, total, duration_ms, detail FROM verify WHERE {mine(campaign)} ORDER BY time_ns"
@@ -223,10 +223,12 @@ def effects_on_job(book: Ledger, found: Sequence[Reconfiguration]) -> Answer | N
         rows = f"SELECT iter, iter_ms, time_ns FROM iteration WHERE iter_ms IS NOT NULL AND {some}"
         return f"SELECT {took} AS took FROM ({rows}) WINDOW w AS (ORDER BY time_ns) ORDER BY time_ns DESC LIMIT {NEAR}"
 
-    told = "SELECT {0} FROM turn WHERE turn.run = move.run AND COALESCE(reconfig_id, turn.run) = id AND ok = '1'"
+    notice = (
+        "SELECT {0} FROM ring_change WHERE ring_change.run = move.run AND COALESCE(reconfig_id, ring_change.run) = id AND ok = '1'"
+    )
 
     def usual(name: str, some: str) -> str:
-        known = told.format(f"{name}_ms")
+        known = notice.format(f"{name}_ms")
         return (
             f" (SELECT CASE WHEN ({known}) IS NULL THEN COUNT(*) END FROM ({steps(some)})) AS {name}_n,"
             f" COALESCE(({known}), (SELECT median(took) FROM ({steps(some)}))) AS {name}_ms,"

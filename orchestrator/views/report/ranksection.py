@@ -28,7 +28,7 @@ LEVELS = (1.1, 1.25, 1.5, 2.0, 4.0)
 """Multiples of the usual time from which on a cell is darker."""
 _SHADES = (0.07, 0.22, 0.4, 0.6, 0.8, 1.0)
 _HUES = {"compute_ms": "#C4162A", "exposed_ms - wait_ms": "#3274D9", "iter_ms": "#C4162A"}
-_WORDS = {"compute_ms": "computing", "exposed_ms - wait_ms": "exchanging", "iter_ms": "whole iteration"}
+_TEXTS = {"compute_ms": "computing", "exposed_ms - wait_ms": "exchanging", "iter_ms": "whole iteration"}
 """What a panel shows, in SQL and in words."""
 
 Rows = Mapping[str, Mapping[int, float]]
@@ -115,7 +115,7 @@ def _panel(axes: Axes, name: str, rows: Rows) -> None:
     usual = max(LEAST_MS, median(ms for row in rows.values() for ms in row.values()))
     shaded: dict[int, list[tuple[int, int, int]]] = {}
     for y, row in enumerate(rows.values()):
-        took = [mean(there) if (there := [row[n] for n in some if n in row]) else None for some in bins]
+        took = [mean(existing) if (existing := [row[n] for n in some if n in row]) else None for some in bins]
         levels = [None if ms is None else sum(ms > level * usual for level in LEVELS) for ms in took]
         for level, same in groupby(range(len(bins)), levels.__getitem__):  # neighbours alike are one box
             columns = list(same)
@@ -134,9 +134,9 @@ def _panel(axes: Axes, name: str, rows: Rows) -> None:
     ticks = range(0, len(bins), max(1, len(bins) // 8))
     axes.set_xticks(list(ticks), [str(bins[k][0]) for k in ticks])
     axes.tick_params(length=0)
-    axes.set_title(f"{_WORDS[name]}, usually {usual:.3g} ms")
-    words = [f"to {LEVELS[0]:g} x", *(f"to {level:g} x" for level in LEVELS[1:]), f"over {LEVELS[-1]:g} x"]
-    patches = [Patch(facecolor=_HUES[name], alpha=shade, label=said) for shade, said in zip(_SHADES, words, strict=True)]
+    axes.set_title(f"{_TEXTS[name]}, usually {usual:.3g} ms")
+    tokens = [f"to {LEVELS[0]:g} x", *(f"to {level:g} x" for level in LEVELS[1:]), f"over {LEVELS[-1]:g} x"]
+    patches = [Patch(facecolor=_HUES[name], alpha=shade, label=reported) for shade, reported in zip(_SHADES, tokens, strict=True)]
     axes.legend(
         handles=patches,
         loc="lower right",

@@ -57,10 +57,10 @@ OF_ITERATIONS = {
 
 def of_iterations(book: Ledger, metric: str, answer: Answer) -> Answer:
     """A metric of OF_ITERATIONS in the iterations that `compared_iterations` answered."""
-    name, words, measurement = OF_ITERATIONS[metric]
+    name, text, measurement = OF_ITERATIONS[metric]
     return book.query(
         name,
-        words,
+        text,
         f"WITH it AS ({answer.sql}) SELECT it.measurement, it.tenant, c.run, c.iter, {metric} FROM it"
         f" JOIN {measurement} c ON c.run = it.run AND c.iter = it.iter"
         f" WHERE {metric} IS NOT NULL ORDER BY it.measurement, c.time_ns",

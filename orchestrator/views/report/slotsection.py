@@ -61,11 +61,17 @@ def _slots(c: ReportContext, run: str, cut: bool) -> None:
     }
     drawn = figures.cdf({name: (hue, [max(0.0, ms) for ms in found]) for name, (hue, found) in times.items()}, "ms")
     c.draw(made, "slots-cdf", "darkness and lateness of slots", "Share of turns that took no longer.", drawn)
-    heads = {"slot": "slot", "n": "turns", "dark_ms": "dark before it", "dark_p99_ms": "99 %", "lit_ms": "light of the slot before"}
+    heads = {
+        "slot": "slot",
+        "n": "changes",
+        "dark_ms": "dark before it",
+        "dark_p99_ms": "99 %",
+        "lit_ms": "light of the slot before",
+    }
     heads |= {"late_ms": "it ended late by", "late_p99_ms": "99 % ", "late_most_ms": "at most", "duty": "duty"}
     made.tables.append(result_table(answer, heads))
     if hosts:
-        heads = {"host": "host", "n": "turns", "edge_ms": "edge, median", "edge_p99_ms": "99 % of its size"}
+        heads = {"host": "host", "n": "changes", "edge_ms": "edge, median", "edge_p99_ms": "99 % of its size"}
         made.tables.append(result_table(hosts, heads | {"dark_ms": "dark, median", "dark_p99_ms": "99 %"}))
     else:
         del c.book.answers["slot_hosts"]

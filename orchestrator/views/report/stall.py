@@ -11,7 +11,7 @@ from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report.figures import Drawing, one_figure, prepare
 from orchestrator.views.report.traffic import plain_numbers
 
-COLOURS = {"drained": PHASE_COLOURS["up"], "ridden": PHASE_COLOURS["dark"], "held": PHASE_COLOURS["link"]}
+COLOURS = {"drained": PHASE_COLOURS["up"], "sending": PHASE_COLOURS["dark"], "held": PHASE_COLOURS["link"]}
 
 
 def stall_svg(points: Sequence[StallPoint], lab: str, cache_dir: Path) -> str:

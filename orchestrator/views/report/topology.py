@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.store.records import CurrentPlan
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import Answer
-from orchestrator.views.report.words import stood
+from orchestrator.views.report.texts import was_up
 
 SWITCH = "@"
 Link = tuple[str, str]
@@ -72,7 +72,7 @@ def topology(source: Source, circuits: Answer) -> Topology:
     """
     before = _stored(source)
     after = frozenset(link(*str(row[0]).split("->", 1)) for row in circuits.rows)
-    ok = stood(source.record)
+    ok = was_up(source.record)
     if source.record.verb == "down" and ok:
         return Topology(before, frozenset(), known=source.before is not None)
     planned, spokes = _planned(source.plan), _spokes(source)

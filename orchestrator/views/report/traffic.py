@@ -80,11 +80,11 @@ def iteration_chart(
     points: Sequence[tuple[int, float, str]],
     before: float | None,
     after: float | None,
-    turns: Sequence[tuple[int, str]] = (),
+    ring_changes: Sequence[tuple[int, str]] = (),
 ) -> Figure | None:
     """A job's iterations around one move: when each began (wall ns), how long it took, which run launched it.
 
-    turns: when its ranks turned (wall ns), and what is written there.
+    ring_changes: when its ranks turned (wall ns), and what is written there.
     """
     if not points:
         return None
@@ -101,13 +101,13 @@ def iteration_chart(
                 ends = [(t - move.t0) / 1e9 for t in (some[0][0], some[-1][1])]
                 axes.plot(ends, [value, value], color=colour, linewidth=1)
         axes.set_ylim(bottom=0)
-        for at, words in turns:
+        for at, text in ring_changes:
             x = (at - move.t0) / 1e9
             axes.axvline(x, color=INK, linewidth=0.9)
             axes.plot([x], [1], "v", color=INK, markersize=5, transform=axes.get_xaxis_transform(), clip_on=False)
             left = x > sum(axes.get_xlim()) / 2
             place = {"xytext": (-6 if left else 6, 5), "textcoords": "offset points", "ha": "right" if left else "left"}
-            axes.annotate(words, (x, 1), xycoords=axes.get_xaxis_transform(), fontsize=7.5, fontweight="bold", **place)
+            axes.annotate(text, (x, 1), xycoords=axes.get_xaxis_transform(), fontsize=7.5, fontweight="bold", **place)
         axes.set_xlabel("s since the first command")
         axes.set_ylabel("iteration, ms")
         axes.grid(True)
@@ -186,7 +186,7 @@ def ratios(rows: Sequence[tuple[str, tuple[float, float, float], tuple[float | N
         axes.set_xscale("log")
         plain_numbers(axes.xaxis)
         axes.set_xlim(left, right)
-        axes.set_yticks(range(len(rows)), [words for words, *_ in rows])
+        axes.set_yticks(range(len(rows)), [text for text, *_ in rows])
         downwards(axes, "ratio; shaded: the band that counts as reproduced")
         axes.grid(True, axis="x")
     return figure

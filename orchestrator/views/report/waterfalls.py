@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MOVING = frozenset({"arm", "drain", "hold", "switch", "move", "turn"})
+_MOVING = frozenset({"arm", "drain", "hold", "switch", "move", "rings"})
 _JOB = frozenset({"job", "launch", "resume"})
 
 
@@ -62,10 +62,10 @@ def _phase_chart(axes: Axes, title: str, rows: Mapping[str, Sequence[Mapping[str
                 axes.barh(y, took, left=begin, height=0.5, facecolor="none", edgecolor=colour, hatch="////", linewidth=0.8)
             else:
                 axes.barh(y, took, left=begin, height=0.7, color=colour)
-        words = " + ".join(line["duration_ms"].text() for line in some) + ("" if all(x["ok"].value for x in some) else "  FAILED")
+        text = " + ".join(line["duration_ms"].text() for line in some) + ("" if all(x["ok"].value for x in some) else "  FAILED")
         end = (max(x["begin_ms"].value + x["duration_ms"].value for x in some) - first) / per
-        words += "  in parallel" if name in OVERLAPPING else ""
-        axes.annotate(words, (end, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
+        text += "  in parallel" if name in OVERLAPPING else ""
+        axes.annotate(text, (end, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
     axes.set_title(title)
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(-0.6, len(rows) - 0.4)  # turned round below
@@ -91,9 +91,9 @@ def device_waterfall(devices: Answer, phases: Answer | None, one: str) -> Figure
                     at, height = {"command": (y - 0.3, 0.16), "power": (y + 0.38, 0.16)}.get(name, (y + 0.04, 0.46))
                     axes.barh(at, end - begin, left=begin, height=height, color=PHASE_COLOURS[name], zorder=2 + k)
         offset = _first_command(rows, phases)
-        for y, (_, colour, begin, end, said) in enumerate(hosts, len(rows)):
+        for y, (_, colour, begin, end, reported) in enumerate(hosts, len(rows)):
             axes.barh(y, end - begin, left=begin - offset, height=0.5, color=colour)
-            axes.annotate(said, (end - offset, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
+            axes.annotate(reported, (end - offset, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
         axes.set_yticks(range(len(rows) + len(hosts)), [f"{r['device'].value}" for r in rows] + [h[0] for h in hosts])
         axes.margins(x=0.16)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))

@@ -49,9 +49,9 @@ class Places(Generic[T]):
             return None
         owner = owners_of(list(self._items))
         (largest, _), *_ = Counter(owner[i] for i in self._items).most_common(1)
-        gone = next(i for i in self._items if owner[i] == largest)
-        del self._items[gone]
-        return gone
+        ended = next(i for i in self._items if owner[i] == largest)
+        del self._items[ended]
+        return ended
 
     def leave(self, item: T) -> None:
         self._items.pop(item, None)
@@ -87,15 +87,15 @@ def _users() -> dict[Client, str]:
         except OSError:
             continue
         for row in rows:
-            words = row.split()
-            if words[3] == _TIME_WAIT:
+            tokens = row.split()
+            if tokens[3] == _TIME_WAIT:
                 continue
-            packed, _, port = words[1].partition(":")
+            packed, _, port = tokens[1].partition(":")
             raw = b"".join(struct.pack("=I", int(packed[k : k + 8], 16)) for k in range(0, len(packed), 8))
             address = ipaddress.ip_address(raw)
             if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
                 address = address.ipv4_mapped
-            found[str(address), int(port, 16)] = f"user {words[7]}"
+            found[str(address), int(port, 16)] = f"user {tokens[7]}"
     return found
 
 
@@ -108,9 +108,9 @@ class Guarded(H11Protocol):
         super().connection_made(transport)
         self._asked: asyncio.TimerHandle | None = None
         self._read: asyncio.TimerHandle | None = None
-        gone = self.places.take(self, _owners)
-        if gone is not None:
-            gone.transport.abort()
+        ended = self.places.take(self, _owners)
+        if ended is not None:
+            ended.transport.abort()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:

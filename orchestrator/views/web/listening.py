@@ -23,10 +23,10 @@ def listener_on(verb: str, address: str, port: int) -> socket.socket:
         listener.listen(64)
     except OSError as error:
         listener.close()
-        said = f"cannot listen on {address}:{port}: {error.strerror or error}"
+        text = f"cannot listen on {address}:{port}: {error.strerror or error}"
         if error.errno != errno.EADDRINUSE:
-            raise Usage(said, hint=f"testbed {verb} --listen 127.0.0.1 --port 0") from None
-        raise Usage(f"{said}; another one may be using it", hint=f"testbed {verb} --port 0") from None
+            raise Usage(text, hint=f"testbed {verb} --listen 127.0.0.1 --port 0") from None
+        raise Usage(f"{text}; another one may be using it", hint=f"testbed {verb} --port 0") from None
     return listener
 
 

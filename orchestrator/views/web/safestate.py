@@ -13,7 +13,7 @@ from orchestrator.settings import Settings
 
 WAIT_S = 120
 """How long (s) to wait for another change in progress, unless the settings say otherwise."""
-_MOST_WORDS = 2000
+_MOST_CHARACTERS = 2000
 
 
 class SafeState:
@@ -22,9 +22,9 @@ class SafeState:
     def __init__(self, settings: Settings, plan: Path | None, name: str = "") -> None:
         self.settings, self.plan, self.name = settings, plan, name
         self.state = "none" if plan is None else "ready"
-        self.words = ""
+        self.message = ""
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = settings.state_dir / "ui" / "safe-state.err"
+        self._reported = settings.state_dir / "ui" / "safe-state.err"
 
     def json(self) -> Mapping[str, Json]:
         """For the page."""
@@ -32,17 +32,19 @@ class SafeState:
             "plan": self.name,
             "file": path_text(self.plan) if self.plan is not None else "",
             "state": self.state,
-            "words": self.words,
+            "message": self.message,
         }
 
     def press(self) -> bool:
         """Start, unless it is already running or there is no plan to bring up; return whether it started."""
         if self.plan is None or self._process is not None:
             return False
-        self._said.unlink(missing_ok=True)
+        self._reported.unlink(missing_ok=True)
         wait = f"{self.settings.wait_s or WAIT_S:g}s"
-        self._process = spawn(self.settings, ["up", "--topology", str(self.plan.absolute()), "--yes", "--wait", wait], self._said)
-        self.state, self.words = "running", f"testbed up --topology {path_text(self.plan)}"
+        self._process = spawn(
+            self.settings, ["up", "--topology", str(self.plan.absolute()), "--yes", "--wait", wait], self._reported
+        )
+        self.state, self.message = "running", f"testbed up --topology {path_text(self.plan)}"
         return True
 
     def poll(self) -> bool:
@@ -51,7 +53,7 @@ class SafeState:
             return False
         self._process = None
         self.state = "failed" if code else "done"
-        self.words = self._last_words(code) if code else f"{self.name} is up"
+        self.message = self._last_lines(code) if code else f"{self.name} is up"
         return True
 
     def leave(self) -> str:
@@ -62,12 +64,12 @@ class SafeState:
         self._process = None
         return f"The change to {self.name} continues: testbed status"
 
-    def _last_words(self, code: int) -> str:
+    def _last_lines(self, code: int) -> str:
         """The last message of the command: an error line with a code `E-...`, else how it ended."""
         try:
-            lines = self._said.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = self._reported.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
         begin = next((n for n, line in enumerate(lines) if line.startswith("E-")), None)
-        said = "\n".join(lines[begin:] if begin is not None else lines[-3:])
-        return printable(said, keep="\n")[:_MOST_WORDS] or f"exit {code}"
+        text = "\n".join(lines[begin:] if begin is not None else lines[-3:])
+        return printable(text, keep="\n")[:_MOST_CHARACTERS] or f"exit {code}"

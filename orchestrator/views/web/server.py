@@ -24,8 +24,8 @@ from orchestrator.results import Json
 from orchestrator.telemetry.palette import ALL_COLOURS
 from orchestrator.views.live.sections import changed_sections, whole_picture
 from orchestrator.views.live.watcher import LOOK_S, Watcher
+from orchestrator.views.web.access import Keys, Listeners, Names
 from orchestrator.views.web.crowd import Client, Guarded, Places, guarded, owners
-from orchestrator.views.web.doors import Doors, Keys, Names
 from orchestrator.views.web.safestate import SafeState
 
 PAGES = 32
@@ -36,7 +36,7 @@ BODY_S = 5.0
 """Longest time (s) for the body of a request."""
 WAITING = 256
 """Messages queued for a slow page; beyond that they are dropped and it gets the whole picture."""
-BEAT_S = 5.0
+HEARTBEAT_S = 5.0
 """Interval (s) of heartbeats on an idle stream, so that either side notices when the other is gone."""
 _MOST_BODY = 4096
 
@@ -81,7 +81,7 @@ class EventStream:
         self.client = client
         self.queue: asyncio.Queue[str | None] = asyncio.Queue(WAITING)
 
-    def say(self, message: str | None, instead: str = "") -> None:
+    def emit(self, message: str | None, instead: str = "") -> None:
         """Add a message; if the queue is full, `instead` replaces everything in it."""
         try:
             self.queue.put_nowait(message)
@@ -104,10 +104,10 @@ class Hub:
     @contextmanager
     def joined(self, client: Client | None = None) -> Iterator[EventStream]:
         stream = EventStream(client)
-        gone = self._streams.take(stream, _owners)
-        if gone is not None:
-            gone.say(CROWDED)
-            gone.say(None)
+        ended = self._streams.take(stream, _owners)
+        if ended is not None:
+            ended.emit(CROWDED)
+            ended.emit(None)
         try:
             yield stream
         finally:
@@ -115,13 +115,13 @@ class Hub:
 
     def publish(self, message: str) -> None:
         for stream in self._streams:
-            stream.say(message)  # a page that is too far behind gets the whole picture instead
+            stream.emit(message)  # a page that is too far behind gets the whole picture instead
 
     def close(self) -> None:
         """End all streams."""
         self.closed = True
         for stream in self._streams:
-            stream.say(None)
+            stream.emit(None)
 
 
 def _owners(streams: list[EventStream]) -> dict[EventStream, str]:
@@ -154,7 +154,7 @@ class Page:
             Route("/{name:path}", self._file),
         ]
         self.protocol, self.connections = guarded()
-        self.app = Starlette(routes=routes, middleware=[Middleware(Doors, names=names)])
+        self.app = Starlette(routes=routes, middleware=[Middleware(Listeners, names=names)])
 
     def whole(self) -> dict[str, Json]:
         return whole_picture(self.watcher.picture) | {
@@ -200,9 +200,9 @@ class Page:
             yield "retry: 500\n" + event("whole", self.whole())
             while True:
                 try:
-                    message = await asyncio.wait_for(stream.queue.get(), BEAT_S)
+                    message = await asyncio.wait_for(stream.queue.get(), HEARTBEAT_S)
                 except TimeoutError:
-                    yield "event: beat\ndata: {}\n\n"
+                    yield "event: heartbeat\ndata: {}\n\n"
                     continue
                 if message is None:
                     return
@@ -211,23 +211,23 @@ class Page:
     async def _enter(self, request: Request) -> Response:
         token = self.keys.enter(await _key(request))
         if token is None:
-            return _said(403, "this key is used or unknown: open the address that testbed ui printed last")
+            return _reported(403, "this key is used or unknown: open the address that testbed ui printed last")
         return JSONResponse({"token": token}, headers={"cache-control": "no-store"})
 
     async def _press(self, request: Request) -> Response:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not self.keys.holds(token):
-            return _said(401, "this page has no key: open the address with a key that testbed ui printed")
+            return _reported(401, "this page has no key: open the address with a key that testbed ui printed")
         if self.safe.plan is None:
-            return _said(409, "no safe plan is set: testbed ui --safe-plan PLAN, or safe_plan in testbed.toml")
+            return _reported(409, "no safe plan is set: testbed ui --safe-plan PLAN, or safe_plan in testbed.toml")
         if not self.safe.press():
-            return _said(409, f"the change to {self.safe.name} is under way already")
+            return _reported(409, f"the change to {self.safe.name} is under way already")
         self.hub.publish(event("change", {"safe": dict(self.safe.json())}))
-        return _said(202, self.safe.words)
+        return _reported(202, self.safe.message)
 
 
-def _said(status: int, words: str) -> Response:
-    return JSONResponse({"words": words}, status, headers={"cache-control": "no-store"})
+def _reported(status: int, text: str) -> Response:
+    return JSONResponse({"message": text}, status, headers={"cache-control": "no-store"})
 
 
 async def _key(request: Request) -> str:
@@ -242,10 +242,10 @@ async def _key(request: Request) -> str:
     except TimeoutError:
         return ""
     try:
-        said = json.loads(body)
+        reply = json.loads(body)
     except (ValueError, RecursionError):
         return ""
-    found = said.get("key") if isinstance(said, dict) else None
+    found = reply.get("key") if isinstance(reply, dict) else None
     return found if isinstance(found, str) else ""
 
 

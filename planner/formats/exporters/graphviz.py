@@ -44,8 +44,8 @@ def _switched(switches: Sequence[Switch], hosts: Sequence[str], edge: str) -> li
     for number, top in enumerate(switches):
         tone = COLOURS[number % len(COLOURS)]
         for switch in top.tree():
-            words = f"\\n{switch.words}" if switch.words else ""
-            lines.append(f'  "switch {switch.name}" [shape=box, color="{tone}", label="{switch.name}{words}"];')
+            text = f"\\n{switch.message}" if switch.message else ""
+            lines.append(f'  "switch {switch.name}" [shape=box, color="{tone}", label="{switch.name}{text}"];')
         for switch in top.tree():
             cables = [f'"{hosts[rank]}"' for rank in switch.ranks] + [f'"switch {lower.name}"' for lower in switch.below]
             lines += [f'  "switch {switch.name}" {edge} {cable} [color="{tone}"];' for cable in cables]

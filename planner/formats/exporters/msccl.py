@@ -85,14 +85,14 @@ def _cut(sends: Sequence[Send]) -> tuple[int, list[tuple[Send, int, int, int]]]:
         ends[send.dst, send.shard] = begin + send.part
         laid.append((send, begin, begin + send.part))
     fine = next((f for f in range(1, FINEST) if all(abs(e * f - round(e * f)) < 1e-6 * f for _, _, e in laid)), FINEST)
-    beside: dict[tuple[int, int, int, int], int] = defaultdict(int)
+    neighbours: dict[tuple[int, int, int, int], int] = defaultdict(int)
     found = []
     for send, first, last in laid:
         begin, end = round(first * fine), round(last * fine)
         if begin < end:
             key = (send.step, send.src, send.dst, send.shard)
-            found.append((send, begin, end, beside[key]))
-            beside[key] += 1
+            found.append((send, begin, end, neighbours[key]))
+            neighbours[key] += 1
     return fine, found
 
 

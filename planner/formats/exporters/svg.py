@@ -46,10 +46,10 @@ def svg(
     ]
     if switches:
         count = sum(1 for top in switches for _ in top.tree())
-        words = f"{count} packet switch{'es' if count > 1 else ''}: {', '.join(top.name for top in switches)}"
+        text = f"{count} packet switch{'es' if count > 1 else ''}: {', '.join(top.name for top in switches)}"
         legend, drawn = _named(switches), _switched(switches, at)
     else:
-        words = f"{len(shape.cables)} links, diameter {shape.diameter}, mean {shape.mean_hops():.2f} hops"
+        text = f"{len(shape.cables)} links, diameter {shape.diameter}, mean {shape.mean_hops():.2f} hops"
         legend, drawn = _legend(shape), _links(shape, at)
     across, first = (1, 52) if switches else (2, 34)  # switches have longer words, which go below the scale
     width = 2 * GAP + SIDE + len(maps) * (SIDE + GAP)
@@ -59,7 +59,7 @@ def svg(
         f'font-family="sans-serif" font-size="12" fill="{_INK}">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="{GAP}" y="28" font-size="16">{escape(title)}</text>',
-        _heading(GAP, _short(words, 58)),
+        _heading(GAP, _short(text, 58)),
         *drawn,
         *_hosts(hosts, at),
     ]
@@ -69,22 +69,22 @@ def svg(
         parts.append(f'<text x="{x + 28}" y="{y}">{escape(name)}</text>')
     if maps:
         top = max(float(matrix.max(initial=0)) for _, matrix in maps)
-        for number, (words, matrix) in enumerate(maps):
+        for number, (text, matrix) in enumerate(maps):
             left = GAP + (number + 1) * (SIDE + GAP)
-            parts.append(_heading(left, f"{words}, at most {_bytes(float(matrix.max(initial=0)))}"))
+            parts.append(_heading(left, f"{text}, at most {_bytes(float(matrix.max(initial=0)))}"))
             parts += _map(matrix, left, top)
         parts.append(_scale(GAP + SIDE + GAP, TOP + SIDE + 24, top))
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _heading(x: float, words: str) -> str:
-    return f'<text x="{x}" y="{TOP - 20}" fill="#444444">{escape(words)}</text>'
+def _heading(x: float, text: str) -> str:
+    return f'<text x="{x}" y="{TOP - 20}" fill="#444444">{escape(text)}</text>'
 
 
 def _legend(shape: Shape) -> list[Line]:
     """Rings by their colours, and what is dashed."""
-    words = [f"{ring.group}, stride {ring.stride}" if ring.stride else ring.group for ring in shape.rings[:12]]
-    named = [(name, COLOURS[number % len(COLOURS)], "") for number, name in enumerate(words)]
+    tokens = [f"{ring.group}, stride {ring.stride}" if ring.stride else ring.group for ring in shape.rings[:12]]
+    named = [(name, COLOURS[number % len(COLOURS)], "") for number, name in enumerate(tokens)]
     return [*named, *([("matched pairs", _PAIR, _DASH)] if shape.matched else [])]
 
 
@@ -116,14 +116,14 @@ def _named(switches: Sequence[Switch]) -> list[Line]:
     found = []
     for number, top in enumerate(switches[:12]):
         below = f", {len(top.below)} racks with {_alike(top.below)}" if top.below else ""
-        found.append((f"{_short(top.name, 24)}: {top.words}{below}", COLOURS[number % len(COLOURS)], ""))
+        found.append((f"{_short(top.name, 24)}: {top.message}{below}", COLOURS[number % len(COLOURS)], ""))
     return found
 
 
 def _alike(switches: Sequence[Switch]) -> str:
     """What they have in common, in words."""
-    words = dict.fromkeys(switch.words for switch in switches)
-    return next(iter(words)) if len(words) == 1 else "uplinks of different rates"
+    texts = dict.fromkeys(switch.message for switch in switches)
+    return next(iter(texts)) if len(texts) == 1 else "uplinks of different rates"
 
 
 def _switched(switches: Sequence[Switch], at: Sequence[Point]) -> list[str]:
@@ -140,7 +140,7 @@ def _switched(switches: Sequence[Switch], at: Sequence[Point]) -> list[str]:
             x, y = _place(members, list(places.values()), 6 * len(label) + 24, middle=bool(switch.below))
             places[switch.name] = x, y
             cables += [_cable((x, y), at[rank], tone, 1.6) for rank in switch.ranks]
-            boxes.append(_box(x, y, _short(label, 16), tone, f"{switch.name}: {switch.words}"))
+            boxes.append(_box(x, y, _short(label, 16), tone, f"{switch.name}: {switch.message}"))
         cables += [_cable(places[top.name], places[lower.name], tone, 3.2) for lower in top.below]
     return cables + boxes
 
@@ -151,9 +151,9 @@ def _place(members: Sequence[Point], taken: Sequence[Point], wide: float, *, mid
     share = 0.0 if middle else 0.75
     x, y = (centre[k] + share * (sum(one[k] for one in members) / len(members) - centre[k]) for k in (0, 1))
     for step in range(2 * len(taken) + 1):
-        beside = y + 24 * ((step + 1) // 2) * (1 if step % 2 else -1)
-        if all(abs(x - other[0]) > wide or abs(beside - other[1]) > 20 for other in taken):
-            return x, beside
+        neighbour = y + 24 * ((step + 1) // 2) * (1 if step % 2 else -1)
+        if all(abs(x - other[0]) > wide or abs(neighbour - other[1]) > 20 for other in taken):
+            return x, neighbour
     return x, y
 
 
@@ -161,16 +161,16 @@ def _cable(a: Point, b: Point, tone: str, width: float) -> str:
     return f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" stroke="{tone}" stroke-width="{width}"/>'
 
 
-def _box(x: float, y: float, label: str, tone: str, words: str) -> str:
+def _box(x: float, y: float, label: str, tone: str, message: str) -> str:
     wide = 6 * len(label) + 12
     place = f'x="{x - wide / 2:.1f}" y="{y - 9:.1f}" width="{wide}" height="18" rx="3"'
     box = f'<rect {place} fill="white" stroke="{tone}" stroke-width="1.6">'
     text = f'<text x="{x:.1f}" y="{y + 3.5:.1f}" text-anchor="middle" font-size="10">{escape(label)}</text>'
-    return f"{box}<title>{escape(words)}</title></rect>{text}"
+    return f"{box}<title>{escape(message)}</title></rect>{text}"
 
 
-def _short(words: str, most: int) -> str:
-    return words if len(words) <= most else words[: most - 3] + "..."
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _link(a: Point, b: Point, middle: Point, tone: str, bend: float, more: str) -> str:
@@ -187,8 +187,8 @@ def _map(matrix: NDArray[np.float64], left: float, top: float) -> list[str]:
     for row, column in zip(*(index.tolist() for index in np.nonzero(matrix)), strict=True):
         share = float(matrix[row, column]) / top if top else 0.0
         where = f'x="{left + column * cell:.2f}" y="{TOP + row * cell:.2f}" width="{cell:.2f}" height="{cell:.2f}"'
-        words = f"<title>{row} to {column}: {_bytes(float(matrix[row, column]))}</title>"
-        parts.append(f'<rect {where} fill="{_tone(share)}">{words}</rect>')
+        text = f"<title>{row} to {column}: {_bytes(float(matrix[row, column]))}</title>"
+        parts.append(f'<rect {where} fill="{_tone(share)}">{text}</rect>')
     step = 1 if n <= 16 else 4 if n <= 64 else 16
     for k in range(0, n, step):
         parts.append(f'<text x="{left - 5}" y="{TOP + (k + 0.5) * cell + 3:.1f}" text-anchor="end" font-size="9">{k}</text>')

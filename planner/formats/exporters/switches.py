@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Switch:
-    """A packet switch: the ranks at its ports, and switches whose uplinks end at it. words: its rates, for people."""
+    """A packet switch: the ranks at its ports, and switches whose uplinks end at it. message: its rates, for people."""
 
     name: str
     ranks: tuple[int, ...] = ()
     below: tuple[Switch, ...] = ()
-    words: str = ""
+    message: str = ""
 
     def tree(self) -> Iterator[Switch]:
         """Itself, and all below it."""

@@ -55,8 +55,8 @@ def tables(demand: Demand, shape: Shape, routes: Routes, rate_gbps: float) -> di
         "tasks": tasks,
         "devices": devices,
         "routes": [
-            {"fromnode": src, "tonode": dst, "paths": [{"hopnode": list(path), "chance": weight} for path, weight in ways]}
-            for (src, dst), ways in routes.paths.items()
+            {"fromnode": src, "tonode": dst, "paths": [{"hopnode": list(path), "chance": weight} for path, weight in paths]}
+            for (src, dst), paths in routes.paths.items()
         ],
         "rings": _rings(shape),
     }

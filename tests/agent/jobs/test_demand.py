@@ -28,9 +28,9 @@ def run(peer: Peer, name: str, code: str) -> None:
 def test_what_a_rank_sends_is_told_at_once_or_when_it_has_come_so_far(peer: Peer) -> None:
     run(peer, "d1", WRITTEN + "\ntime.sleep(60)")
     until(lambda: peer.ask("demand", name="d1")["step"] == 15)
-    told = peer.ask("demand", name="d1", reach=15, within_s=30.0)
-    assert (told["state"], told["rank"], told["world"]) == ("running", 0, 2)
-    assert told["rows"] == [[7, 1000, 2000, 0, [0, 300]]]
+    reply = peer.ask("demand", name="d1", reach=15, within_s=30.0)
+    assert (reply["state"], reply["rank"], reply["world"]) == ("running", 0, 2)
+    assert reply["rows"] == [[7, 1000, 2000, 0, [0, 300]]]
     assert peer.ask("demand", name="d1", after=7)["rows"] == []
     began = time.monotonic()
     late = peer.ask("demand", name="d1", reach=16, within_s=0.3)
@@ -58,8 +58,8 @@ def test_a_job_that_puts_something_else_there_holds_up_nobody_and_tells_nothing(
     try:
         run(peer, "d2", code)
         until(lambda: peer.ask("job.status", name="d2")["state"] == "exited")
-        told = peer.ask("demand", name="d2", reach=1, within_s=30.0)
-        assert told["ok"] and told["step"] == -1 and told["rows"] == [] and told["error"]
+        reply = peer.ask("demand", name="d2", reach=1, within_s=30.0)
+        assert reply["ok"] and reply["step"] == -1 and reply["rows"] == [] and reply["error"]
         assert peer.ask("clock")["ok"]
     finally:
         host.agent("provision", facts("gpu01", 1, 2))

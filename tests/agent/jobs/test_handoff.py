@@ -32,7 +32,7 @@ def routes(peer: Peer, *generations: int) -> None:
 
 
 def sockets(host: Space) -> list[Path]:
-    return sorted(Path(f"/proc/{host.pid}/root/run/var/turns").iterdir())
+    return sorted(Path(f"/proc/{host.pid}/root/run/var/ring_changes").iterdir())
 
 
 def states(reply: dict[str, Any]) -> list[tuple[int, int, str]]:
@@ -51,7 +51,7 @@ def killed(host: Space) -> None:
 
 
 def test_a_move_is_prepared_held_and_carried_out(job: Job) -> None:
-    assert job.ask("turns")["move"] is None
+    assert job.ask("ring_changes")["move"] is None
     prepared = job.ask("prepare", move=1, lease_s=60, rings=RINGS, traffic=TRAFFIC)
     assert states(prepared) == [(0, 1, "prepared"), (1, 1, "prepared")]
     row = prepared["ranks"][0]
@@ -60,17 +60,17 @@ def test_a_move_is_prepared_held_and_carried_out(job: Job) -> None:
     assert (asked["rings"], asked["traffic"], asked["lease_s"]) == (RINGS, TRAFFIC, 60)
     assert states(job.ask("hold", move=1, lease_s=2.5)) == [(0, 1, "held"), (1, 1, "held")]
     assert job.gets("hold", 1)["lease_s"] == 2.5
-    turned = job.ask("go", move=1)
-    assert states(turned) == [(0, 1, "turned"), (1, 1, "turned")]
-    assert {key: turned["ranks"][1][key] for key in ("after", "held_ms", "stall_ms", "took_ms")} == {
+    changed = job.ask("go", move=1)
+    assert states(changed) == [(0, 1, "changed"), (1, 1, "changed")]
+    assert {key: changed["ranks"][1][key] for key in ("after", "held_ms", "stall_ms", "took_ms")} == {
         "after": 7,
         "held_ms": 2,
         "stall_ms": 0.5,
         "took_ms": 1.5,
     }
     assert job.gets("go", 1)["decide"] is True
-    seen = job.ask("turns")
-    assert states(seen) == states(turned) and (seen["move"], seen["generation"], seen["cut_off"]) == (1, None, None)
+    seen = job.ask("ring_changes")
+    assert states(seen) == states(changed) and (seen["move"], seen["generation"], seen["cut_off"]) == (1, None, None)
 
 
 def test_a_pause_needs_no_layout_and_a_dropped_move_is_void(job: Job) -> None:
@@ -78,14 +78,14 @@ def test_a_pause_needs_no_layout_and_a_dropped_move_is_void(job: Job) -> None:
     assert "rings" not in job.gets("prepare", 1)
     job.ask("hold", move=1, lease_s=60)
     assert job.ask("drop", move=1)["ok"]
-    until(lambda: states(job.ask("turns")) == [(0, 1, "void"), (1, 1, "void")])
+    until(lambda: states(job.ask("ring_changes")) == [(0, 1, "void"), (1, 1, "void")])
     assert states(job.ask("go", move=1, decide=False, within_s=60)) == [(0, 1, "void"), (1, 1, "void")], "answered at once"
     assert job.gets("go", 1)["decide"] is False
 
 
 def test_watching_peers_get_an_event_for_each_state(job: Job, peer: Peer) -> None:
     job.ask("prepare", move=3, lease_s=60)
-    seen = [peer.event("turn") for _ in range(4)]
+    seen = [peer.event("ring_change") for _ in range(4)]
     assert {(e["name"], e["rank"], e["move"], e["state"]) for e in seen} == {
         ("j", rank, 3, state) for rank in (0, 1) for state in ("preparing", "prepared")
     }
@@ -101,7 +101,7 @@ def test_a_rank_that_cannot_is_reported_at_once(start: Callable[..., Job]) -> No
 def test_when_time_is_up_the_states_reached_are_reported(start: Callable[..., Job]) -> None:
     job = start(MODE="mute").connected()
     job.ask("prepare", move=1, lease_s=60, within_s=0)
-    until(lambda: states(job.ask("turns")) == [(0, 1, "preparing"), (1, 1, "preparing")])
+    until(lambda: states(job.ask("ring_changes")) == [(0, 1, "preparing"), (1, 1, "preparing")])
     before = job.rows()[0]["silent_s"]
     held = job.ask("hold", move=1, lease_s=60, within_s=0.2)
     assert states(held) == [(0, 1, "preparing"), (1, 1, "preparing")]
@@ -121,7 +121,7 @@ def test_a_job_without_ranks_is_answered_with_none(start: Callable[..., Job]) ->
     job = start(RANKS="0")
     for reply in (job.ask("prepare", move=1, lease_s=60), job.ask("hold", move=1, lease_s=60), job.ask("go", move=1)):
         assert reply["ok"] and reply["ranks"] == []
-    assert job.ask("drop", move=1)["ranks"] == job.ask("turns")["ranks"] == []
+    assert job.ask("drop", move=1)["ranks"] == job.ask("ring_changes")["ranks"] == []
 
 
 def test_a_layout_larger_than_a_sockets_buffer_arrives_whole(job: Job) -> None:
@@ -131,7 +131,7 @@ def test_a_layout_larger_than_a_sockets_buffer_arrives_whole(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "fields", "code", "words"),
+    ("op", "fields", "code", "text"),
     [
         ("prepare", {"lease_s": 0}, "bad-request", "lease_s: seconds above 0 and up to 86400 are needed, got 0"),
         ("prepare", {"lease_s": 86401}, "bad-request", "up to 86400 are needed, got 86401"),
@@ -147,16 +147,16 @@ def test_a_layout_larger_than_a_sockets_buffer_arrives_whole(job: Job) -> None:
         ("go", {"decide": 1}, "bad-request", "decide: true or false is needed, got 1"),
         ("go", {"name": "other"}, "refused", "job other does not run here, or has no hand-off socket"),
         ("drop", {"name": "../x"}, "bad-request", "name: letters, digits"),
-        ("turns", {"name": "other"}, "refused", "job other does not run here"),
+        ("ring_changes", {"name": "other"}, "refused", "job other does not run here"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_reaches_no_rank(
-    start: Callable[..., Job], peer: Peer, op: str, fields: dict[str, Any], code: str, words: str
+    start: Callable[..., Job], peer: Peer, op: str, fields: dict[str, Any], code: str, text: str
 ) -> None:
     job = start().connected()
     reply = peer.ask(f"job.{op}", **{"name": "j", "move": 1, **fields})
-    assert (reply["ok"], reply["code"]) == (False, code) and words in reply["error"], reply
-    assert job.ask("turns")["move"] is None
+    assert (reply["ok"], reply["code"]) == (False, code) and text in reply["error"], reply
+    assert job.ask("ring_changes")["move"] is None
     job.ask("hold", move=9, lease_s=1)
     assert job.asked() == [("hold", 9)]
 
@@ -168,14 +168,14 @@ def test_a_move_goes_when_its_generation_becomes_active(job: Job, peer: Peer) ->
     routes(peer, 1, 2)
     peer.ask("commit", generation=1)
     job.ask("prepare", move=1, lease_s=60, rings=RINGS, generation=2)
-    assert job.ask("turns")["generation"] == 2
+    assert job.ask("ring_changes")["generation"] == 2
     refused = job.ask("prepare", move=2, lease_s=60, generation=1)
     assert refused["code"] == "refused" and "generation 1 is active already" in refused["error"]
     assert ("go", 1) not in job.asked()
     committed = peer.ask("commit", generation=2)
     went = job.gets("go", 1, rank=1)
     assert went["decide"] is False and committed["ok"] and went["received_ns"] >= committed["t_commit_ns"]
-    until(lambda: states(job.ask("turns")) == [(0, 1, "turned"), (1, 1, "turned")])
+    until(lambda: states(job.ask("ring_changes")) == [(0, 1, "changed"), (1, 1, "changed")])
 
 
 def test_an_armed_generation_that_becomes_active_is_no_drop(job: Job, host: Space, peer: Peer) -> None:
@@ -230,7 +230,7 @@ def test_a_move_is_dropped_when_its_generation_will_not_become_active(job: Job, 
     else:
         assert peer.ask(how)["ok"]
     job.gets("drop", 1)
-    until(lambda: states(job.ask("turns")) == [(0, 1, "void"), (1, 1, "void")])
+    until(lambda: states(job.ask("ring_changes")) == [(0, 1, "void"), (1, 1, "void")])
     peer.ask("disarm")
     assert job.asked() == [("prepare", 1), ("drop", 1)]
 
@@ -250,10 +250,10 @@ def test_a_newer_run_drops_what_an_older_one_prepared(job: Job, peer: Peer) -> N
     assert peer.ask("fence", token=token)["ok"] and job.asked() == [("prepare", 1), ("hold", 1)]
     peer.ask("fence", token=token + 1)
     job.gets("drop", 1)
-    until(lambda: states(job.ask("turns")) == [(0, 1, "void"), (1, 1, "void")])
+    until(lambda: states(job.ask("ring_changes")) == [(0, 1, "void"), (1, 1, "void")])
     for op in ("prepare", "hold", "go", "drop"):
         assert job.ask(op, move=1, lease_s=60, token=token)["code"] == "overtaken"
-    assert job.ask("turns", token=token)["ok"]
+    assert job.ask("ring_changes", token=token)["ok"]
 
 
 # --- ends of ranks, jobs and daemons
@@ -268,7 +268,7 @@ def test_a_rank_that_ends_is_no_longer_waited_for(start: Callable[..., Job], pee
     (job.folder / "end").touch()
     answer = other.line(20)
     assert answer is not None and answer["ok"] and answer["ranks"] == []
-    assert peer.event("job")["name"] == "j" and job.ask("turns")["code"] == "refused"
+    assert peer.event("job")["name"] == "j" and job.ask("ring_changes")["code"] == "refused"
 
 
 def test_the_end_of_a_job_removes_its_socket(job: Job, host: Space, peer: Peer, start: Callable[..., Job]) -> None:
@@ -281,7 +281,7 @@ def test_the_end_of_a_job_removes_its_socket(job: Job, host: Space, peer: Peer, 
     peer.event("job")
     assert sockets(host) == []
     again = start().connected()
-    assert again.ask("turns")["move"] is None, "another job of the same name begins anew"
+    assert again.ask("ring_changes")["move"] is None, "another job of the same name begins anew"
 
 
 def test_two_jobs_of_a_host_are_asked_one_by_one(job: Job, start: Callable[..., Job], host: Space) -> None:
@@ -300,9 +300,9 @@ def test_what_was_prepared_outlives_the_daemon(job: Job, host: Space) -> None:
     assert states(job.ask("prepare", move=1, lease_s=60, rings=RINGS)) == [(0, 1, "prepared"), (1, 1, "prepared")]
     killed(host)
     job.peer = host.attach()
-    assert states(job.connected().ask("turns")) == [(0, 1, "prepared"), (1, 1, "prepared")]
-    assert job.ask("turns")["move"] == 1
-    assert states(job.ask("go", move=1, decide=True)) == [(0, 1, "turned"), (1, 1, "turned")]
+    assert states(job.connected().ask("ring_changes")) == [(0, 1, "prepared"), (1, 1, "prepared")]
+    assert job.ask("ring_changes")["move"] == 1
+    assert states(job.ask("go", move=1, decide=True)) == [(0, 1, "changed"), (1, 1, "changed")]
 
 
 def test_the_next_daemon_still_sends_go_at_the_commit(job: Job, host: Space, peer: Peer) -> None:
@@ -326,7 +326,7 @@ def test_a_rank_that_was_away_gets_what_was_decided(job: Job, host: Space, peer:
     job.gets("go", 1, rank=1)
     killed(host)
     job.peer = host.attach()
-    assert states(job.connected().ask("turns")) == [(0, 1, "turned"), (1, 1, "turned")]
+    assert states(job.connected().ask("ring_changes")) == [(0, 1, "changed"), (1, 1, "changed")]
     assert job.asked() == [("prepare", 1), ("go", 1)], "a rank that turned is not asked again"
 
 
@@ -338,4 +338,4 @@ def test_a_job_that_ends_while_no_daemon_runs_leaves_no_socket(job: Job, host: S
     assert len(sockets(host)) == 1
     host.agent("start")
     job.peer = host.attach()
-    assert job.ask("turns")["code"] == "refused" and sockets(host) == []
+    assert job.ask("ring_changes")["code"] == "refused" and sockets(host) == []

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agent.jobs import door, handoff
+from agent.jobs import handoff, job_socket
 from agent.jobs.rank import checked
 from tests.agent.ranks import Job
 from tests.agent.space import Peer, Space, facts
@@ -71,9 +71,9 @@ def inside(host: Space, path: str) -> Path:
     return Path(f"/proc/{host.pid}/root{path}")
 
 
-def stranger(host: Space, code: str, *words: str, user: int = 65534) -> str:
+def stranger(host: Space, code: str, *argv: str, user: int = 65534) -> str:
     ids = ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups"]
-    done = host.run(*ids, "/usr/bin/env", "python3", "-S", "-E", "-c", code, *words)
+    done = host.run(*ids, "/usr/bin/env", "python3", "-S", "-E", "-c", code, *argv)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -128,8 +128,8 @@ def test_what_is_not_as_the_page_says_is_refused(wrong: bytes) -> None:
 
 
 def test_unknown_fields_are_left_out_and_words_are_made_printable() -> None:
-    said = checked(line(error="a\x1b[2J\nb\ud800" + "x" * 1000, event="committed", ok=True, name="other", silent_s=3, id=1))
-    assert said == {**GOOD, "error": ("a [2J b " + "x" * 1000)[:500]}
+    reported = checked(line(error="a\x1b[2J\nb\ud800" + "x" * 1000, event="committed", ok=True, name="other", silent_s=3, id=1))
+    assert reported == {**GOOD, "error": ("a [2J b " + "x" * 1000)[:500]}
 
 
 GARBAGE = """
@@ -156,7 +156,7 @@ def test_garbage_ends_a_connection_and_nothing_else(start: Callable[..., Job]) -
     ]
     job = start(EXTRA=script(GARBAGE, junks=junks)).connected()
     until((job.folder / "done").exists, 60)
-    seen = job.ask("turns")
+    seen = job.ask("ring_changes")
     assert [row["rank"] for row in seen["ranks"]] == [0, 1] and seen["cut_off"] == "not a JSON line"
     assert [row["state"] for row in job.ask("prepare", move=1, lease_s=60)["ranks"]] == ["prepared", "prepared"]
 
@@ -182,9 +182,9 @@ def test_a_rank_that_floods_is_cut_off(start: Callable[..., Job], host: Space, p
     other = host.attach()
     (job.folder / "flood").touch()
     until((job.folder / "done").exists, 60)
-    seen = job.ask("turns")
+    seen = job.ask("ring_changes")
     assert (seen["ranks"], seen["cut_off"]) == ([], "rank 9: too many messages")
-    assert 0 < len([e for e in peer.events if e["event"] == "turn"]) < 2000
+    assert 0 < len([e for e in peer.events if e["event"] == "ring_change"]) < 2000
     assert other.ask("hello")["ok"]
 
 
@@ -224,7 +224,7 @@ for _ in range(130):
 @pytest.mark.lab
 def test_a_job_cannot_take_all_connections_of_the_agent(start: Callable[..., Job], peer: Peer) -> None:
     job = start(EXTRA=script(CROWD)).connected()
-    until(lambda: job.ask("turns")["cut_off"] == "more than 64 connections")
+    until(lambda: job.ask("ring_changes")["cut_off"] == "more than 64 connections")
     (job.folder / "leave").touch()
     until((job.folder / "done").exists, 90)
     assert [row["rank"] for row in job.rows()] == [0, 1]
@@ -279,12 +279,12 @@ def test_another_user_of_the_host_can_do_nothing_to_the_sockets(
     start: Callable[..., Job], host: Space, job_user: pwd.struct_passwd
 ) -> None:
     start().connected()
-    said = stranger(host, OTHERS, "/run/var/turns", base("j"))
-    assert said.split() == ["denied"] * 8
-    found = inside(host, "/run/var/turns/" + base("j")).stat()
+    output = stranger(host, OTHERS, "/run/var/ring_changes", base("j"))
+    assert output.split() == ["denied"] * 8
+    found = inside(host, "/run/var/ring_changes/" + base("j")).stat()
     assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (job_user.pw_uid, 0o600)
-    said = stranger(host, OTHERS, "/run/var/turns", base("j"), user=job_user.pw_uid)
-    assert said.split() == ["done", "denied", "denied", "denied", "denied", "done", "denied", "denied"]
+    output = stranger(host, OTHERS, "/run/var/ring_changes", base("j"), user=job_user.pw_uid)
+    assert output.split() == ["done", "denied", "denied", "denied", "denied", "done", "denied", "denied"]
 
 
 SPEAK = """
@@ -304,8 +304,8 @@ except OSError:
 def test_only_processes_of_the_job_are_its_ranks(
     start: Callable[..., Job], host: Space, job_user: pwd.struct_passwd, who: str
 ) -> None:
-    claim = line(rank=1, world=2, move=1, state="turned").decode()
-    path = "/run/var/turns/" + base("j")
+    claim = line(rank=1, world=2, move=1, state="changed").decode()
+    path = "/run/var/ring_changes/" + base("j")
     own = "if not os.fork():\n    os.setsid()\n    link = connected()\n    ended(link)\n    os._exit(0)\nos.wait()"
     job = start(EXTRA=script(own) if who == "a session of its own" else "").connected()
     if who == "another job":
@@ -319,7 +319,7 @@ def test_only_processes_of_the_job_are_its_ranks(
             inside(host, path).chmod(0o666)
         uid = {"job_user": job_user.pw_uid, "root": 0, "nobody": 65534}[who]
         assert stranger(host, SPEAK, path, claim, user=uid) == "b''\n"
-    seen = job.ask("turns")
+    seen = job.ask("ring_changes")
     assert [(row["rank"], row["state"]) for row in seen["ranks"]] == [(0, "idle"), (1, "idle")]
     why = "is of user 65534, not of the job's" if who == "nobody" else "is of session "
     assert why in seen["cut_off"]
@@ -329,7 +329,7 @@ def test_only_processes_of_the_job_are_its_ranks(
 def test_what_lies_in_place_of_a_socket_is_neither_followed_nor_given_away(
     start: Callable[..., Job], host: Space, job_user: pwd.struct_passwd
 ) -> None:
-    folder, treasure = inside(host, "/run/var/turns"), inside(host, "/run/treasure")
+    folder, treasure = inside(host, "/run/var/ring_changes"), inside(host, "/run/treasure")
     treasure.write_text("ours")
     treasure.chmod(0o600)
     (folder / base("link")).symlink_to("/run/treasure")
@@ -337,7 +337,7 @@ def test_what_lies_in_place_of_a_socket_is_neither_followed_nor_given_away(
     (folder / base("folder")).mkdir()
     for name in ("link", "hard"):
         start(name).connected()
-    assert start("folder").ask("turns")["error"] == "job folder does not run here, or has no hand-off socket"
+    assert start("folder").ask("ring_changes")["error"] == "job folder does not run here, or has no hand-off socket"
     assert treasure.read_text() == "ours" and (treasure.stat().st_uid, stat.S_IMODE(treasure.stat().st_mode)) == (0, 0o600)
     assert (folder / base("folder")).is_dir() and (folder / base("folder")).stat().st_uid == 0
     (folder / base("folder")).rmdir()
@@ -348,7 +348,7 @@ def test_what_lies_in_place_of_a_socket_is_neither_followed_nor_given_away(
 def test_a_directory_that_others_may_write_holds_no_socket(
     start: Callable[..., Job], host: Space, job_user: pwd.struct_passwd, loose: str
 ) -> None:
-    folder, other = inside(host, "/run/var/turns"), inside(host, "/run/other")
+    folder, other = inside(host, "/run/var/ring_changes"), inside(host, "/run/other")
     other.mkdir()
     (other / base("j")).touch()
     (other / "theirs").touch()
@@ -361,7 +361,7 @@ def test_a_directory_that_others_may_write_holds_no_socket(
             os.chown(folder, *((65534, 65534) if loose == "owner" else (0, 0)))
             folder.chmod(0o777 if loose == "mode" else 0o711)
         job = start()
-        assert job.ask("turns")["code"] == "refused" and job.ask("status")["state"] == "running"
+        assert job.ask("ring_changes")["code"] == "refused" and job.ask("status")["state"] == "running"
         job.end()
         assert (folder / base("j")).is_file() and (folder / base("j")).stat().st_uid == 0 and (folder / "theirs").exists()
     finally:
@@ -371,7 +371,7 @@ def test_a_directory_that_others_may_write_holds_no_socket(
         for file in folder.iterdir():
             file.unlink()
         folder.rmdir()
-        inside(host, "/run/var/kept").rename(inside(host, "/run/var/turns"))
+        inside(host, "/run/var/kept").rename(inside(host, "/run/var/ring_changes"))
 
 
 def test_the_path_of_a_socket_may_be_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +379,7 @@ def test_the_path_of_a_socket_may_be_long(tmp_path: Path, monkeypatch: pytest.Mo
     folder.mkdir(mode=0o711)
     monkeypatch.setattr(handoff, "FOLDER", str(folder))
     made = handoff.Handoff(SimpleNamespace())  # type: ignore[arg-type]
-    listener = door.bound(str(folder), "0123456789abcdef", os.getuid(), os.getgid())
+    listener = job_socket.bound(str(folder), "0123456789abcdef", os.getuid(), os.getgid())
     found = os.open(folder, os.O_RDONLY)
     try:
         with socket.socket(socket.AF_UNIX) as link:

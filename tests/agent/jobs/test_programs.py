@@ -94,7 +94,7 @@ while not os.path.exists("alone"):
     time.sleep(0.01)
 time.sleep(float(sys.argv[1]))
 """
-GONE = "for k in $(seq 600); do ps -o stat= -p {} | grep -qv Z || exit 0; sleep 0.05; done; exit 1"
+ENDED = "for k in $(seq 600); do ps -o stat= -p {} | grep -qv Z || exit 0; sleep 0.05; done; exit 1"
 
 
 @pytest.mark.parametrize("how", ["stopped", "ends by itself", "stopped once it has ended", "launched again"])
@@ -103,8 +103,8 @@ def test_a_child_in_a_session_of_its_own_ends_with_its_job_and_others_stay(host:
     if how != "stopped":
         peer.ask("job.stop", name="mine", grace_s=0)
         peers["mine"] = peer.ask("job.start", name="mine", argv=["python3", "-c", ALONE, "0.2"])
-    there = "for k in $(seq 600); do [ -s {0}/alone ] && exec cat {0}/alone; sleep 0.05; done; exit 1"
-    mine, other = (inside(host, there.replace("{0}", peers[name]["directory"])) for name in ("mine", "other"))
+    place = "for k in $(seq 600); do [ -s {0}/alone ] && exec cat {0}/alone; sleep 0.05; done; exit 1"
+    mine, other = (inside(host, place.replace("{0}", peers[name]["directory"])) for name in ("mine", "other"))
     copy = inside(
         host, f"TESTBED_JOB_DIR={peers['mine']['directory']} setpriv --reuid {NOBODY} sleep 600 >/dev/null 2>&1 & echo $!"
     )
@@ -112,12 +112,12 @@ def test_a_child_in_a_session_of_its_own_ends_with_its_job_and_others_stay(host:
         if how == "stopped":
             peer.ask("job.stop", name="mine", grace_s=0)
         else:
-            inside(host, GONE.format(peers["mine"]["pid"]))
+            inside(host, ENDED.format(peers["mine"]["pid"]))
             if how == "stopped once it has ended":
                 peer.ask("job.stop", name="mine")
             elif how == "launched again":
                 peer.ask("job.start", name="mine", argv=["sleep", "600"])
-        inside(host, GONE.format(mine))
+        inside(host, ENDED.format(mine))
         assert inside(host, f"ps -o stat= -p {other},{copy.strip()}").split(), "another job's, and another user's, stay"
     finally:
         inside(host, f"kill -9 {copy.strip()} || true")

@@ -75,9 +75,9 @@ def look(env: dict[str, str]) -> str:
 def test_every_reading_of_every_gpu_reaches_the_journal_and_what_one_does_not_give_is_left_out(
     library: Path, tmp_path: Path
 ) -> None:
-    said = json.loads(look(ENV | {"LD_LIBRARY_PATH": str(library)}))
+    reply = json.loads(look(ENV | {"LD_LIBRARY_PATH": str(library)}))
     with Journal(tmp_path, "r", "lab") as journal:
-        record_gpus(journal, HostEvent("gpu01", "gpus", journal.now_ns(), said))
+        record_gpus(journal, HostEvent("gpu01", "gpus", journal.now_ns(), reply))
     first, second = read_points(tmp_path)
     assert set(first.fields) == set(MEASUREMENTS["gpu"].fields)
     assert (first.fields["util"], first.fields["power_w"], first.fields["mem_bytes"]) == (93.0, 412.5, 60 << 30)
@@ -98,8 +98,8 @@ def test_readings_come_over_the_channel_until_stopped(library: Path, spaces: Cal
     here = spaces("gpu07")
     here.fibre(1, spaces("far"), 1)
     here.agent("provision", facts("gpu07", 1, 1))
-    words = ["env", f"LD_LIBRARY_PATH={library}", sys.executable, "-S", "-E", str(AGENT), "start"]
-    assert json.loads(here.run(*words).stdout)["started"]
+    argv = ["env", f"LD_LIBRARY_PATH={library}", sys.executable, "-S", "-E", str(AGENT), "start"]
+    assert json.loads(here.run(*argv).stdout)["started"]
     peer: Peer = here.attach()
     assert "at least 0.1" in peer.ask("gpus", interval_s=0.01)["error"]
     peer.ask("gpus", interval_s=0.1)

@@ -48,7 +48,7 @@ def test_a_stopped_rank_is_told_from_one_that_waits_and_both_from_other_processe
             found = load.compared(server(*(rank.pid for rank in ranks)), ["job-0", "job-1", "job-2"], load.Look(), load.Look())
             states = {name: rank["state"] for name, rank in found["ranks"].items()}
         assert states == wanted
-        assert found["ranks"]["job-0"]["beat"] == "No such file or directory"
+        assert found["ranks"]["job-0"]["heartbeat"] == "No such file or directory"
         assert found["cpus"] >= 1 and found["whole"] and not {p["pid"] for p in found["others"]} & {rank.pid for rank in ranks}
     finally:
         for rank in ranks:
@@ -79,8 +79,8 @@ def test_a_request_out_of_bounds_is_refused(request_: dict[str, Any]) -> None:
 
 
 def test_what_connections_carried_is_counted_by_far_address_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, there = "127.0.0.2", "127.0.0.3"
-    staged = {7: {"routes": [[f"{there}/32", "10.1.0.2", "eth1", here]]}}
+    here, place = "127.0.0.2", "127.0.0.3"
+    staged = {7: {"routes": [[f"{place}/32", "10.1.0.2", "eth1", here]]}}
     timers: list[int] = []
     host = SimpleNamespace(
         facts={"lanes": [here]},
@@ -90,7 +90,7 @@ def test_what_connections_carried_is_counted_by_far_address_and_port(monkeypatch
     )
     of_host = flows.Flows(cast(Server, host))
     with (
-        socket.create_server((there, 0)) as listener,
+        socket.create_server((place, 0)) as listener,
         socket.create_connection(listener.getsockname(), source_address=(here, 0)) as out,
         listener.accept()[0] as far,
     ):
@@ -106,7 +106,7 @@ def test_what_connections_carried_is_counted_by_far_address_and_port(monkeypatch
         of_host.tested(2.0)
         assert of_host.since(first) == {"flows": [], "past": []}, "test traffic is no fault of a link"
     [flow] = found
-    assert (flow["to"], flow["via"], flow["port"], flow["bytes"], flow["again"]) == (there, "10.1.0.2", 1, 1 << 16, 0)
+    assert (flow["to"], flow["via"], flow["port"], flow["bytes"], flow["again"]) == (place, "10.1.0.2", 1, 1 << 16, 0)
     assert flow["segments"] >= 1 and flow["seconds"] > 0 and len(timers) == 1
     of_host.asked()
     assert len(timers) == 1, "one series of looks, however many ask"

@@ -27,7 +27,7 @@ class Line:
             peer = host.attach()
             peer.ask("watch", links=True)
             self.peers.append(peer)
-        self.ways = [
+        self.directions = [
             [(2, "10.1.0.2", "opt1", near[1][1]), (3, "10.1.0.2", "opt1", near[1][1])],
             [(1, "10.1.0.1", "opt1", near[1][0]), (3, "10.1.0.3", "opt2", near[2][1])],
             [(2, "10.2.0.2", "opt1", near[2][0]), (1, "10.2.0.2", "opt1", near[2][0])],
@@ -36,9 +36,9 @@ class Line:
             self.commit(index)
 
     def commit(self, index: int) -> None:
-        ways = self.ways[index]
-        routes = [[f"10.255.0.{to}/32", via, dev, f"10.255.0.{index + 1}"] for to, via, dev, _ in ways]
-        neighbours = [list(x) for x in sorted({(via, mac, dev) for _, via, dev, mac in ways})]
+        directions = self.directions[index]
+        routes = [[f"10.255.0.{to}/32", via, dev, f"10.255.0.{index + 1}"] for to, via, dev, _ in directions]
+        neighbours = [list(x) for x in sorted({(via, mac, dev) for _, via, dev, mac in directions})]
         answer = self.peers[index].ask("stage", generation=1, routes=routes, neighbours=neighbours)
         assert answer["ok"], answer
         assert self.peers[index].ask("commit", generation=1)["ok"]

@@ -110,9 +110,9 @@ def test_what_no_sender_ends_is_over_in_its_time(pair: Pair) -> None:
     assert (heard["datagrams"], heard["mbps"]) == (0, None)
 
 
-def shape(pair: Pair, *words: str) -> None:
+def shape(pair: Pair, *argv: str) -> None:
     """Limit what leaves gpu01 by its fibre."""
-    done = pair.hosts[0].run("tc", "qdisc", "replace", "dev", "opt1", "root", "tbf", *words)
+    done = pair.hosts[0].run("tc", "qdisc", "replace", "dev", "opt1", "root", "tbf", *argv)
     assert done.returncode == 0, done.stderr
 
 

@@ -35,7 +35,7 @@ def rules(generation: int, port: int = 1, hosts: int = 3) -> dict[str, Any]:
     }
 
 
-def way(host: Space, address: str = "10.255.0.2") -> str:
+def path(host: Space, address: str = "10.255.0.2") -> str:
     """The interface the kernel would send by now; empty where it has no route."""
     done = host.run("ip", "-j", "route", "get", address)
     return str(json.loads(done.stdout)[0]["dev"]) if done.returncode == 0 else ""
@@ -52,17 +52,17 @@ def wait_for(question: Callable[[], bool], limit_s: float = 3.0) -> bool:
 
 def test_staging_changes_no_route_and_a_commit_changes_them_all(host: Space, peer: Peer) -> None:
     assert peer.ask("stage", **rules(1))["routes"] == 3
-    assert way(host) == ""
+    assert path(host) == ""
     table = host.ip("route", "show", "table", "7001")
     assert "10.255.0.2 via 10.1.0.9 dev opt1" in table and "onlink rto_min lock 5ms congctl cubic" in table
     assert f"lladdr {MAC} PERMANENT" in host.ip("neigh", "show", "dev", "opt1")
     committed = peer.ask("commit", generation=1)
     assert committed["ok"] and committed["previous"] is None
-    assert way(host) == "opt1"
+    assert path(host) == "opt1"
     peer.ask("stage", **rules(2, port=2))
-    assert way(host) == "opt1"
+    assert path(host) == "opt1"
     assert peer.ask("commit", generation=2)["previous"] == 1
-    assert way(host) == "opt2"
+    assert path(host) == "opt2"
     assert host.ip("rule", "show", "pref", "7000").count("lookup") == 1
     assert peer.event("committed")["generation"] == 1
 
@@ -71,7 +71,7 @@ def test_what_the_playbook_hands_over_is_taken_over_the_channel_too(host: Space,
     packed = pack([rules(1), rules(2, port=2)], "gpu01")
     assert [s["generation"] for s in peer.ask("stage", packed=packed)["staged"]] == [1, 2]
     peer.ask("commit", generation=2)
-    assert "opt2" in way(host)
+    assert "opt2" in path(host)
 
 
 def test_a_packed_request_that_swells_beyond_bounds_is_refused(peer: Peer) -> None:
@@ -86,10 +86,10 @@ def test_a_commit_nobody_confirms_is_taken_back(host: Space, peer: Peer) -> None
     peer.ask("commit", generation=1)
     peer.ask("confirm", generation=1)
     peer.ask("commit", generation=2, revert_after_s=0.8)
-    assert way(host) == "opt2"
+    assert path(host) == "opt2"
     reverted = peer.event("reverted")
     assert (reverted["generation"], reverted["from"], reverted["reason"]) == (1, 2, "nobody confirmed in time")
-    assert way(host) == "opt1"
+    assert path(host) == "opt1"
 
 
 def test_a_commit_that_is_repeated_counts_anew_and_goes_back_to_what_was_confirmed(host: Space, peer: Peer) -> None:
@@ -101,14 +101,14 @@ def test_a_commit_that_is_repeated_counts_anew_and_goes_back_to_what_was_confirm
     peer.ask("commit", generation=2, revert_after_s=300)
     peer.ask("commit", generation=2, revert_after_s=0.3)
     assert peer.ask("hello")["pending"]["to"] == 1
-    assert peer.event("reverted")["generation"] == 1 and way(host) == "opt1"
+    assert peer.event("reverted")["generation"] == 1 and path(host) == "opt1"
 
 
 def test_the_first_commit_taken_back_leaves_no_route(host: Space, peer: Peer) -> None:
     peer.ask("stage", **rules(1))
     peer.ask("commit", generation=1, revert_after_s=0.1)
     assert peer.event("reverted")["generation"] is None
-    assert way(host) == ""
+    assert path(host) == ""
 
 
 def test_a_confirmed_commit_stays(host: Space, peer: Peer) -> None:
@@ -116,7 +116,7 @@ def test_a_confirmed_commit_stays(host: Space, peer: Peer) -> None:
     peer.ask("commit", generation=1, revert_after_s=0.5)
     assert peer.ask("confirm", generation=1)["was_pending"] is True
     time.sleep(0.6)
-    assert way(host) == "opt1" and peer.ask("hello")["pending"] is None
+    assert path(host) == "opt1" and peer.ask("hello")["pending"] is None
 
 
 def test_another_generation_cannot_be_confirmed(peer: Peer) -> None:
@@ -132,7 +132,7 @@ def test_asking_to_go_back_goes_back_at_once(host: Space, peer: Peer) -> None:
         peer.ask("stage", **rules(generation, port=generation))
         peer.ask("commit", generation=generation)
     assert peer.ask("revert")["generation"] == 1
-    assert way(host) == "opt1"
+    assert path(host) == "opt1"
     assert peer.ask("revert")["error"].startswith("nothing to go back to")
 
 
@@ -146,8 +146,8 @@ def test_a_killed_committer_comes_back_and_still_owes_its_revert(host: Space, pe
     assert wait_for(lambda: host.agent("status")[0].get("pid", before) != before)
     state = host.agent("status")[0]
     assert (state["active"], state["previous"], state["pending"]["to"]) == (2, 1, 1)
-    assert way(host) == "opt2"
-    assert wait_for(lambda: way(host) == "opt1", 8)
+    assert path(host) == "opt2"
+    assert wait_for(lambda: path(host) == "opt1", 8)
     assert host.agent("status")[0]["active"] == 1
 
 
@@ -156,9 +156,9 @@ def test_a_revert_that_fell_due_while_nobody_ran_is_done_at_start(host: Space) -
     host.agent("call", [*requests, {"op": "commit", "generation": 2, "revert_after_s": 60}])
     assert host.agent("stop")[0]["stopped"] is True
     host.run("sed", "-i", 's/"at_ns": [0-9]*/"at_ns": 1/', "/run/testbed/state.json")  # time passes
-    assert way(host) == "opt2"
+    assert path(host) == "opt2"
     host.agent("start")
-    assert wait_for(lambda: way(host) == "opt1")
+    assert wait_for(lambda: path(host) == "opt1")
     assert host.agent("status")[0]["active"] == 1
 
 
@@ -168,7 +168,7 @@ def test_the_kernel_is_believed_where_the_state_file_disagrees(host: Space) -> N
     host.run("sh", "-c", 'echo \'{"active": 2, "previous": 1, "pending": null}\' >/run/testbed/state.json')  # died before the flip
     host.agent("start")
     state = host.agent("status")[0]
-    assert (state["active"], state["previous"], way(host)) == (1, None, "opt1")
+    assert (state["active"], state["previous"], path(host)) == (1, None, "opt1")
 
 
 def test_an_armed_generation_is_committed_when_its_light_comes(host: Space, peer: Peer) -> None:
@@ -182,11 +182,11 @@ def test_an_armed_generation_is_committed_when_its_light_comes(host: Space, peer
     assert peer.event("link")["carrier"] is False
     host.far.ip("link", "set", "opt1", "up")  # type: ignore[attr-defined]
     time.sleep(0.05)
-    assert way(host) == "opt1" and peer.ask("hello")["armed"] == 2
+    assert path(host) == "opt1" and peer.ask("hello")["armed"] == 2
     host.far.ip("link", "set", "opt2", "up")  # type: ignore[attr-defined]
     peer.event("committed")  # of generation 1
     committed = peer.event("committed")
-    assert committed["generation"] == 2 and way(host) == "opt2"
+    assert committed["generation"] == 2 and path(host) == "opt2"
     assert 0 <= committed["t_commit_ns"] - committed["t_link_ns"] < 50_000_000
 
 
@@ -194,7 +194,7 @@ def test_an_armed_generation_whose_light_never_comes_is_named(host: Space, peer:
     peer.ask("stage", **rules(1))
     peer.ask("arm", generation=1, when_up=["opt1", "opt2"], deadline_s=0.1)
     assert peer.event("expired")["missing"] == ["opt1", "opt2"]
-    assert way(host) == "" and peer.ask("hello")["armed"] is None
+    assert path(host) == "" and peer.ask("hello")["armed"] is None
 
 
 def test_light_that_is_there_counts_when_asked_so(host: Space, peer: Peer) -> None:
@@ -222,10 +222,10 @@ def test_only_the_named_generations_are_cleared_and_the_others_stay_armed_and_in
     assert (peer.ask("hello")["staged"], peer.ask("hello")["armed"]) == ([2, 3], 3)
     peer.ask("commit", generation=2)
     assert peer.ask("clear", generations=[3])["dropped"] == [3]
-    assert (peer.ask("hello")["staged"], peer.ask("hello")["armed"], way(host)) == ([2], None, "opt2")
+    assert (peer.ask("hello")["staged"], peer.ask("hello")["armed"], path(host)) == ([2], None, "opt2")
     peer.ask("stage", **rules(4))
     assert peer.ask("clear", generations=[2])["dropped"] == [2]
-    assert (peer.ask("hello")["staged"], peer.ask("hello")["active"], way(host)) == ([4], None, "")
+    assert (peer.ask("hello")["staged"], peer.ask("hello")["active"], path(host)) == ([4], None, "")
 
 
 @pytest.mark.parametrize("wrong", [1, ["1"], [True], {}])
@@ -242,7 +242,7 @@ def test_a_generation_in_use_is_not_overwritten(host: Space, peer: Peer) -> None
     assert peer.ask("stage", **rules(1))["unchanged"] is True
     assert peer.ask("stage", **rules(1, port=2))["error"] == "generation 1 is active; stage other rules under another number"
     assert peer.ask("stage", **rules(251, port=2))["error"] == "generation 251 needs table 7001, which generation 1 in use occupies"
-    assert way(host) == "opt1"
+    assert path(host) == "opt1"
 
 
 def test_the_kernel_sends_every_address_of_a_table_of_prefixes_as_the_single_routes_would(host: Space, peer: Peer) -> None:
@@ -251,12 +251,12 @@ def test_the_kernel_sends_every_address_of_a_table_of_prefixes_as_the_single_rou
     assert ["10.255.0.33/32", "", "", ""] in prefixes and len(prefixes) < len(single)
     assert peer.ask("stage", **{**rules(1), "routes": prefixes, "neighbours": []})["routes"] == len(prefixes)
     peer.ask("commit", generation=1)
-    ways = {row[0].removesuffix("/32"): row[2] for row in single}
-    found = {address: way(host, address) for n in (*range(2, 66), 255) for address in [f"10.255.0.{n}"]}
-    assert found == {address: ways.get(address, "") for address in found}
+    directions = {row[0].removesuffix("/32"): row[2] for row in single}
+    found = {address: path(host, address) for n in (*range(2, 66), 255) for address in [f"10.255.0.{n}"]}
+    assert found == {address: directions.get(address, "") for address in found}
     assert "throw 10.255.0.33" in host.ip("route", "show", "table", "7001")
     peer.ask("clear")
-    assert way(host) == "" and "throw" not in host.ip("route", "show", "table", "all")
+    assert path(host) == "" and "throw" not in host.ip("route", "show", "table", "all")
 
 
 @pytest.mark.parametrize("prefix", ["10.255.0.0/23", "10.255.0.1/31", "10.255.0.0/33", "10.255.0.0/-1"])
@@ -309,8 +309,8 @@ def test_commands_are_run_and_undone_with_their_generation(host: Space, peer: Pe
 
 def test_fabric_addresses_never_leave_by_another_network(host: Space) -> None:
     host.ip("route", "add", "default", "dev", "opt2")
-    assert way(host, "192.0.2.1") == "opt2"
-    assert way(host) == ""
+    assert path(host, "192.0.2.1") == "opt2"
+    assert path(host) == ""
 
 
 def test_provisioning_twice_changes_nothing_the_second_time(host: Space) -> None:
@@ -396,14 +396,14 @@ def test_a_slow_sample_knows_all_that_became_of_a_carrier_since_the_last_one(hos
 def test_what_ports_had_counted_is_kept_of_each_darkness_however_short(host: Space, peer: Peer) -> None:
     carrier = peer.ask("hello")["ports"]["1"]["carrier"]
     assert carrier
-    told = []
+    notices = []
     for pause_s in (0.0, 0.05):
         host.far.ip("link", "set", "opt1", "down")  # type: ignore[attr-defined]
         time.sleep(pause_s)
         host.far.ip("link", "set", "opt1", "up")  # type: ignore[attr-defined]
         assert wait_for(lambda: peer.ask("hello")["ports"]["1"]["carrier"])
-        told.append(peer.ask("counters")["downs"]["1"]["t_ns"])
-    assert told[0] < told[1] < time.monotonic_ns()
+        notices.append(peer.ask("counters")["downs"]["1"]["t_ns"])
+    assert notices[0] < notices[1] < time.monotonic_ns()
 
 
 @pytest.mark.parametrize("wrong", [{"interval_s": 0.0001}, {"interval_s": "often"}, {"interval_s": 0.1, "batch_s": -1}])

@@ -15,7 +15,7 @@ from agent.slots.operations import Slots
 REQUEST = {
     "slots": [{"generation": g, "hold": None, "falling": [], "rising": []} for g in (1, 2)],
     "dwell_s": 0.4,
-    "night_s": 0.1,
+    "dark_window_s": 0.1,
     "guard_s": 0.0,
     "late_s": 0.1,
     "follow": "light",
@@ -30,7 +30,7 @@ def daemon(kept: object, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Slots
     monkeypatch.setattr(slots, "STATE", str(state))
     generations: Any = SimpleNamespace(
         kept=set(),
-        kick=SimpleNamespace(keep=False),
+        flush=SimpleNamespace(keep=False),
         addresses=lambda _: set(),
         active=1,
         pending=None,

@@ -13,7 +13,7 @@ from agent.slots.clock import EDGES, SlotClock
 from agent.slots.machine import SlotMachine
 
 MS = 1_000_000
-PERIOD, NIGHT, GUARD, LATE = 500 * MS, 50 * MS, 20 * MS, 100 * MS
+PERIOD, DARK_WINDOW, GUARD, LATE = 500 * MS, 50 * MS, 20 * MS, 100 * MS
 BOTH = [{"falling": ["a"], "rising": ["a"]} for _ in range(3)]
 """Three slots that all use the port `a`, as in a round robin of hosts with one port."""
 
@@ -31,7 +31,7 @@ class Host:
         self.done: list[tuple[int, str]] = []
         self.events: list[dict[str, object]] = []
         self.held, self.handles = False, 0
-        times = {"guard_ns": GUARD, "night_ns": NIGHT, "late_ns": late_ns, "follow": follow, "kind": kind}
+        times = {"guard_ns": GUARD, "dark_window_ns": DARK_WINDOW, "late_ns": late_ns, "follow": follow, "kind": kind}
         self.machine = SlotMachine(self, slots, times, SlotClock(PERIOD), 0)
         if lease:
             self.tick(0, ends_ms=450, lease_ms=10**9)
@@ -92,27 +92,27 @@ class Host:
             self.links[port]["ups"] += 1
         self.machine.carrier()
 
-    def turned(self, at_ms: float, *ports: str, night_ms: float = 50) -> None:
+    def at_change(self, at_ms: float, *ports: str, dark_window_ms: float = 50) -> None:
         """The light of `ports` moves at this time."""
         self.until(at_ms)
         self.dark(*ports or "a")
-        self.until(at_ms + night_ms)
+        self.until(at_ms + dark_window_ms)
         self.light(*ports or "a")
 
 
 def test_a_slot_is_held_before_its_end_and_the_next_is_committed_when_its_light_comes() -> None:
     host = Host()
-    host.turned(450)
-    host.turned(950)
+    host.at_change(450)
+    host.at_change(950)
     assert host.done == [(0, "slot 0"), (430, "hold 0"), (500, "slot 1"), (930, "hold 1"), (1000, "slot 2")]
     assert [e for e in host.events if e["why"] == "light"][-1]["lit_ns"] == 450 * MS
 
 
 def test_the_expected_end_follows_the_carriers_however_inexact_the_first_word_was() -> None:
     host = Host()
-    host.turned(441)
+    host.at_change(441)
     for k in range(1, 6):
-        host.turned(441 + 500 * k)
+        host.at_change(441 + 500 * k)
     assert [at for at, what in host.done if what.startswith("hold")] == [430, *(921 + 500 * k for k in range(5))]
     assert host.machine.end_ns() == (1000 + 441 + 3000) * MS
 
@@ -120,7 +120,7 @@ def test_the_expected_end_follows_the_carriers_however_inexact_the_first_word_wa
 def test_turns_that_were_late_do_not_make_the_host_expect_late_ones() -> None:
     host = Host()
     for k, late in enumerate((0, 40, 0, 60, 30, 30)):
-        host.turned(450 + 500 * k + late)
+        host.at_change(450 + 500 * k + late)
     assert host.machine.end_ns() == (1000 + 450 + 3000) * MS
     assert [e["error_ns"] for e in host.events if e["why"] == "light"][-1] == 30 * MS
 
@@ -130,7 +130,7 @@ def test_without_a_turn_the_host_goes_back_to_its_slot_and_expects_the_end_a_per
     host.until(800)
     assert host.done == [(0, "slot 0"), (430, "hold 0"), (600, "slot 0")]
     host.tick(0, ends_ms=155)  # late by 5 ms
-    host.turned(950)
+    host.at_change(950)
     assert host.done[3:] == [(800, "slot 0"), (930, "hold 0"), (1000, "slot 1")]
     assert host.machine.end_ns() == (1000 + 1450) * MS
 
@@ -138,7 +138,7 @@ def test_without_a_turn_the_host_goes_back_to_its_slot_and_expects_the_end_a_per
 def test_who_turned_has_died_so_the_host_stays_in_the_slot_whose_light_is_there() -> None:
     host = Host(lease=False)
     host.tick(0, ends_ms=450, lease_ms=700)
-    host.turned(450)
+    host.at_change(450)
     host.until(60_000)
     assert host.done[-1] == (500, "slot 1") and not host.held
     assert host.machine.state == "free" and host.machine.end_ns() is None
@@ -211,7 +211,7 @@ def test_two_changes_of_a_carrier_in_one_event_are_the_dark_and_the_light() -> N
 
 def test_an_end_that_comes_unexpected_is_held_at_once() -> None:
     host = Host()
-    host.turned(300)
+    host.at_change(300)
     assert host.done == [(0, "slot 0"), (300, "hold 0"), (350, "slot 1")]
     assert host.machine.end_ns() == (1000 + 800) * MS  # too far from what was expected: a new phase
 
@@ -243,7 +243,7 @@ def test_by_the_jobs_phases_nothing_is_held_before_it_is_asked_for() -> None:
     host = Host(kind="phase")
     host.until(5000)
     assert host.done == [(0, "slot 0")]
-    host.machine.turn()
+    host.machine.change_slot()
     host.dark("a")
     host.until(5050)
     host.light("a")
@@ -299,11 +299,11 @@ def test_whenever_the_turns_end_no_host_is_left_in_a_hold_two_slots_later(at_ms:
 
 def test_one_turn_that_is_later_than_any_limit_does_not_move_what_is_expected_next() -> None:
     host = Host()
-    host.turned(450)
-    host.turned(950 + 190)  # a host that waits for a processor sees it as late, too
+    host.at_change(450)
+    host.at_change(950 + 190)  # a host that waits for a processor sees it as late, too
     host.tick(2, ends_ms=300)
     assert host.machine.end_ns() == (1000 + 1450) * MS
-    host.turned(1450)
+    host.at_change(1450)
     assert host.done[-2:] == [(1430, "hold 2"), (1500, "slot 0")]
 
 
@@ -330,7 +330,7 @@ def test_while_nobody_turns_a_carrier_that_comes_back_moves_no_host_to_another_s
 def test_timers_that_have_fired_are_not_cancelled_again() -> None:
     host = Host()
     for k in range(20):
-        host.turned(450 + 500 * k)
+        host.at_change(450 + 500 * k)
     host.tick(20)
     waiting = {handle for _, handle, _ in host.timers}
     assert host.cancelled <= waiting, "the daemon would keep their numbers for ever"

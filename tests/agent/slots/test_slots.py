@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 
 from tests.agent.ranks import Job
-from tests.agent.routes.test_generations import rules, way
+from tests.agent.routes.test_generations import path, rules
 from tests.agent.space import Peer, Space
 from tests.agent.tcp.test_holds import killed
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.lab
 
-DAYS, NIGHTS = (11, 12), (13, 14)
-SLOTS = [{"generation": d, "hold": n, "falling": ["opt1"], "rising": ["opt1"]} for d, n in zip(DAYS, NIGHTS, strict=True)]
-TIMES = {"dwell_s": 0.6, "night_s": 0.1, "guard_s": 0.05, "late_s": 0.15}
+DAYS, DARK_WINDOWS = (11, 12), (13, 14)
+SLOTS = [{"generation": d, "hold": n, "falling": ["opt1"], "rising": ["opt1"]} for d, n in zip(DAYS, DARK_WINDOWS, strict=True)]
+TIMES = {"dwell_s": 0.6, "dark_window_s": 0.1, "guard_s": 0.05, "late_s": 0.15}
 
 
 @pytest.fixture
 def loaded(host: Space, peer: Peer) -> Peer:
     """Two slots, over port 1 and port 2, whose light is at port 1 in both; a hold has no route."""
     peer.ask("slots.stop")
-    for request in (rules(DAYS[0]), rules(DAYS[1], port=2), *({"generation": n} for n in NIGHTS)):
+    for request in (rules(DAYS[0]), rules(DAYS[1], port=2), *({"generation": n} for n in DARK_WINDOWS)):
         assert peer.ask("stage", **request)["ok"]
     assert peer.ask("slots.load", slots=SLOTS, **TIMES)["ok"]
     return peer
@@ -45,8 +45,8 @@ def flash(host: Space) -> None:
 
 
 def test_a_loaded_schedule_changes_nothing_before_it_is_told_a_slot(host: Space, loaded: Peer) -> None:
-    assert way(host) == "" and loaded.ask("hello")["active"] is None
-    assert tick(loaded, 0, ends_s=30)["state"] == "day" and way(host) == "opt1"
+    assert path(host) == "" and loaded.ask("hello")["active"] is None
+    assert tick(loaded, 0, ends_s=30)["state"] == "day" and path(host) == "opt1"
     assert loaded.ask("hello")["pending"] is None, "a slot is confirmed"
 
 
@@ -55,14 +55,14 @@ def test_new_light_brings_the_next_slot_and_its_event_says_how_wrong_the_host_wa
     flash(host)
     event = next(e for e in iter(lambda: loaded.event("slot"), None) if e["why"] == "light")
     assert (event["slot"], event["count"], event["state"]) == (1, 1, "day") and event["dark_ns"] > 0
-    assert way(host) == "opt2" and loaded.ask("hello")["pending"] is None
+    assert path(host) == "opt2" and loaded.ask("hello")["pending"] is None
 
 
 def test_a_slot_is_held_before_its_end_and_gone_back_to_where_no_turn_comes(host: Space, loaded: Peer) -> None:
     tick(loaded, 0, ends_s=0.3)
-    until(lambda: way(host) == "")
+    until(lambda: path(host) == "")
     assert loaded.ask("slots")["state"] == "held" and loaded.ask("hello")["pending"]["to"] == DAYS[0]
-    until(lambda: way(host) == "opt1")
+    until(lambda: path(host) == "opt1")
     answer = loaded.ask("slots")
     assert (answer["state"], answer["late"]) == ("free", 1) and loaded.ask("hello")["pending"] is None
 
@@ -70,18 +70,18 @@ def test_a_slot_is_held_before_its_end_and_gone_back_to_where_no_turn_comes(host
 def test_without_a_lease_nothing_is_held(host: Space, loaded: Peer) -> None:
     tick(loaded, 0, ends_s=0.2, lease_s=0.0)
     until(lambda: loaded.ask("slots")["state"] == "free")
-    assert way(host) == "opt1"
+    assert path(host) == "opt1"
 
 
 def test_a_killed_daemons_successor_ends_the_hold_and_follows_the_next_light(host: Space, loaded: Peer) -> None:
     tick(loaded, 0, ends_s=0.3)
-    until(lambda: way(host) == "")
+    until(lambda: path(host) == "")
     killed(host, loaded)
-    until(lambda: way(host) != "")
+    until(lambda: path(host) != "")
     with_new = host.attach()
     with_new.ask("watch")
     status = with_new.ask("slots")
-    assert status["loaded"] and way(host) == ("opt1" if status["slot"] == 0 else "opt2")
+    assert status["loaded"] and path(host) == ("opt1" if status["slot"] == 0 else "opt2")
     tick(with_new, status["count"], ends_s=30)
     flash(host)
     until(lambda: with_new.ask("slots")["count"] == status["count"] + 1)
@@ -92,14 +92,14 @@ def test_a_newer_run_ends_the_schedule_of_an_older_one(host: Space, loaded: Peer
     token = loaded.ask("hello")["token"] + 10
     tick(loaded, 0, ends_s=30)
     assert loaded.ask("fence", token=token)["ok"]
-    assert loaded.ask("slots") == {"loaded": False, "id": loaded._last, "ok": True} and way(host) == "opt1"
+    assert loaded.ask("slots") == {"loaded": False, "id": loaded._last, "ok": True} and path(host) == "opt1"
     assert loaded.ask("slots.tick", count=0, lease_s=1, token=token - 1)["code"] == "overtaken"
 
 
 def test_its_generations_are_kept_although_others_are_staged_after_them(host: Space, loaded: Peer) -> None:
     tick(loaded, 0, ends_s=30)
     loaded.ask("confirm", generation=DAYS[0])
-    assert set(DAYS + NIGHTS) <= set(loaded.ask("hello")["staged"])
+    assert set(DAYS + DARK_WINDOWS) <= set(loaded.ask("hello")["staged"])
     clash = loaded.ask("stage", generation=DAYS[1] + 250)
     assert clash["code"] == "refused" and "occupies" in clash["error"]
     loaded.ask("slots.stop")
@@ -116,7 +116,7 @@ BAD = [
     ({"slots": [SLOTS[0], {"generation": 13}]}, "bad-request", "slots: a generation is a slot's and a hold"),
     ({"slots": [SLOTS[0], {**SLOTS[1], "rising": ["eth9"]}]}, "refused", "slots[1].rising: no interface eth9 on this host"),
     ({"slots": [SLOTS[0], {**SLOTS[1], "falling": "opt1"}]}, "bad-request", "slots[1].falling: a list of interfaces is needed"),
-    ({"dwell_s": 0.01, "night_s": 0}, "bad-request", "dwell_s, night_s: a slot takes from 0.05 to 3600 s"),
+    ({"dwell_s": 0.01, "dark_window_s": 0}, "bad-request", "dwell_s, dark_window_s: a slot takes from 0.05 to 3600 s"),
     ({"dwell_s": 1e300}, "bad-request", "dwell_s: seconds from 0 to 86400 are needed, got 1e+300"),
     ({"guard_s": 0.6}, "bad-request", "guard_s: must be shorter than dwell_s"),
     ({"follow": "stars"}, "bad-request", "follow: light or clock is needed, got 'stars'"),
@@ -124,12 +124,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("more", "code", "words"), BAD, ids=[words for _, _, words in BAD])
+@pytest.mark.parametrize(("more", "code", "text"), BAD, ids=[text for _, _, text in BAD])
 def test_a_schedule_that_cannot_be_is_refused_and_the_one_before_it_stays(
-    host: Space, loaded: Peer, more: dict[str, object], code: str, words: str
+    host: Space, loaded: Peer, more: dict[str, object], code: str, text: str
 ) -> None:
     answer = loaded.ask("slots.load", **{"slots": SLOTS, **TIMES, **more})
-    assert (answer["code"], answer["error"]) == (code, words)
+    assert (answer["code"], answer["error"]) == (code, text)
     assert loaded.ask("slots")["slots"] == 2
 
 
@@ -172,7 +172,7 @@ def test_programs_are_told_what_they_reach_and_until_when(host: Space, loaded: P
     before = time.monotonic_ns()
     tick(loaded, 0, ends_s=0.4)
     until(lambda: any('"slot":0' in line for line in heard(job)))
-    day = next(said for line in heard(job) if (said := json.loads(line)).get("reach"))
+    day = next(reply for line in heard(job) if (reply := json.loads(line)).get("reach"))
     assert set(day) == {"slot", "cycle", "until_ns", "reach"} and set(day["reach"]) == {f"10.255.0.{n}" for n in (2, 3, 4)}
     assert before < day["reach"]["10.255.0.2"] == day["until_ns"] < before + int(0.9e9)
     until(lambda: any(json.loads(line).get("reach") == {} for line in heard(job)))  # the hold
@@ -240,9 +240,9 @@ def test_who_clears_the_host_ends_its_schedule(host: Space, loaded: Peer) -> Non
 def test_a_hold_is_no_slot(host: Space, loaded: Peer) -> None:
     tick(loaded, 0, ends_s=0.3)
     until(lambda: loaded.ask("slots")["state"] == "held")
-    turned = [{**slot, "generation": slot["hold"], "hold": None} for slot in SLOTS]
-    answer = loaded.ask("slots.load", slots=turned, **TIMES)
-    assert (answer["code"], answer["error"]) == ("refused", f"slots[0]: generation {NIGHTS[0]} is a hold; stage it anew")
+    changed = [{**slot, "generation": slot["hold"], "hold": None} for slot in SLOTS]
+    answer = loaded.ask("slots.load", slots=changed, **TIMES)
+    assert (answer["code"], answer["error"]) == ("refused", f"slots[0]: generation {DARK_WINDOWS[0]} is a hold; stage it anew")
     assert loaded.ask("slots")["loaded"]
 
 

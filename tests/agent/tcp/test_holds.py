@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.agent.routes.test_generations import rules, wait_for, way
+from tests.agent.routes.test_generations import path, rules, wait_for
 from tests.agent.space import AGENT, Peer, Space
 
 pytestmark = pytest.mark.lab
@@ -34,21 +34,21 @@ def hold(peer: Peer, revert_after_s: float = 30.0, **more: object) -> dict[str, 
 
 def test_a_hold_has_no_route_is_never_confirmed_and_ends_by_itself(host: Space, peer: Peer) -> None:
     staged(peer)
-    assert hold(peer, 0.5)["ok"] and way(host) == ""
+    assert hold(peer, 0.5)["ok"] and path(host) == ""
     refused = peer.ask("confirm", generation=HOLD)
     assert refused["code"] == "refused"
     assert refused["error"] == "generation 2 is a hold, which is never confirmed: commit the one that follows it, or revert"
     reverted = peer.event("reverted")
-    assert (reverted["generation"], reverted["from"]) == (OLD, HOLD) and reverted["kick"]["sockets"] == 0
-    assert way(host) == "opt1"
+    assert (reverted["generation"], reverted["from"]) == (OLD, HOLD) and reverted["flush"]["sockets"] == 0
+    assert path(host) == "opt1"
 
 
-@pytest.mark.parametrize("more", [{"hold": True}, {"hold": True, "kick": False}])
+@pytest.mark.parametrize("more", [{"hold": True}, {"hold": True, "flush": False}])
 def test_a_hold_without_an_end_is_refused(host: Space, peer: Peer, more: dict[str, object]) -> None:
     staged(peer)
     answer = peer.ask("commit", generation=HOLD, **more)
     assert answer["code"] == "bad-request" and "revert_after_s" in answer["error"]
-    assert way(host) == "opt1" and peer.ask("hello")["pending"] is None
+    assert path(host) == "opt1" and peer.ask("hello")["pending"] is None
 
 
 def test_a_refused_hold_leaves_no_mark(host: Space, peer: Peer) -> None:
@@ -67,7 +67,7 @@ def test_a_host_that_leaves_a_hold_for_what_it_had_before_keeps_its_routes(host:
     assert peer.ask("commit", generation=OLD, revert_after_s=0.2)["ok"]
     hello = peer.ask("hello")
     assert (hello["active"], hello["previous"], hello["pending"]) == (OLD, None, None), "there is nothing to go back to"
-    assert way(host) == "opt1" and peer.ask("revert")["code"] == "refused" and way(host) == "opt1"
+    assert path(host) == "opt1" and peer.ask("revert")["code"] == "refused" and path(host) == "opt1"
 
 
 def test_a_commit_that_fails_leaves_the_host_owing_what_it_owed(host: Space, peer: Peer) -> None:
@@ -76,17 +76,17 @@ def test_a_commit_that_fails_leaves_the_host_owing_what_it_owed(host: Space, pee
     assert peer.ask("stage", generation=4, commands=broken)["ok"]
     peer.ask("commit", generation=NEW, revert_after_s=1.0)
     assert peer.ask("commit", generation=4, revert_after_s=30)["code"] == "failed"
-    assert peer.ask("hello")["pending"]["to"] == OLD and way(host) == "opt2"
-    assert peer.event("reverted")["generation"] == OLD and way(host) == "opt1"
+    assert peer.ask("hello")["pending"]["to"] == OLD and path(host) == "opt2"
+    assert peer.event("reverted")["generation"] == OLD and path(host) == "opt1"
 
 
 def test_the_commit_after_a_hold_goes_back_to_what_was_confirmed_before_it(host: Space, peer: Peer) -> None:
     staged(peer)
     hold(peer)
     assert peer.ask("commit", generation=NEW, revert_after_s=0.5)["previous"] == OLD
-    assert way(host) == "opt2" and peer.ask("hello")["pending"]["to"] == OLD
+    assert path(host) == "opt2" and peer.ask("hello")["pending"]["to"] == OLD
     assert peer.event("reverted")["generation"] == OLD
-    assert way(host) == "opt1"
+    assert path(host) == "opt1"
 
 
 def test_what_was_not_confirmed_before_a_hold_is_not_gone_back_to(host: Space, peer: Peer) -> None:
@@ -97,7 +97,7 @@ def test_what_was_not_confirmed_before_a_hold_is_not_gone_back_to(host: Space, p
     assert peer.ask("hello")["pending"]["to"] == OLD
     peer.ask("commit", generation=NEW, revert_after_s=30)
     assert peer.ask("hello")["pending"]["to"] == OLD
-    assert peer.ask("revert")["generation"] == OLD and way(host) == "opt1"
+    assert peer.ask("revert")["generation"] == OLD and path(host) == "opt1"
 
 
 def test_a_confirmed_commit_after_a_hold_stays_and_can_be_taken_back(host: Space, peer: Peer) -> None:
@@ -106,7 +106,7 @@ def test_a_confirmed_commit_after_a_hold_stays_and_can_be_taken_back(host: Space
     peer.ask("commit", generation=NEW, revert_after_s=30)
     assert peer.ask("confirm", generation=NEW)["was_pending"] is True
     assert peer.ask("hello")["staged"] == [OLD, NEW], "the hold is gone"
-    assert peer.ask("revert")["generation"] == OLD and way(host) == "opt1"
+    assert peer.ask("revert")["generation"] == OLD and path(host) == "opt1"
 
 
 def test_an_armed_commit_ends_a_hold(host: Space, peer: Peer) -> None:
@@ -117,8 +117,8 @@ def test_an_armed_commit_ends_a_hold(host: Space, peer: Peer) -> None:
         host.far.ip("link", "set", "opt1", state)  # type: ignore[attr-defined]
         assert wait_for(lambda state=state: peer.ask("hello")["ports"]["1"]["carrier"] is (state == "up"))  # type: ignore[misc]
     committed = next(e for e in iter(lambda: peer.event("committed"), None) if e["generation"] == NEW)
-    assert committed["kick"]["pushed"] == 0 and committed["previous"] == OLD
-    assert way(host) == "opt2" and peer.ask("hello")["pending"]["to"] == OLD
+    assert committed["flush"]["pushed"] == 0 and committed["previous"] == OLD
+    assert path(host) == "opt2" and peer.ask("hello")["pending"]["to"] == OLD
 
 
 def killed(host: Space, peer: Peer) -> None:
@@ -133,8 +133,8 @@ def test_a_host_whose_operator_and_daemon_die_in_a_hold_goes_back_by_itself(host
     hold(peer, 3.0)
     killed(host, peer)
     state = host.agent("status")[0]
-    assert (state["active"], state["pending"]["to"], way(host)) == (HOLD, OLD, "")
-    assert wait_for(lambda: way(host) == "opt1", 8) and host.agent("status")[0]["active"] == OLD
+    assert (state["active"], state["pending"]["to"], path(host)) == (HOLD, OLD, "")
+    assert wait_for(lambda: path(host) == "opt1", 8) and host.agent("status")[0]["active"] == OLD
 
 
 def test_a_daemon_that_takes_over_in_a_hold_still_knows_it_for_one(host: Space, peer: Peer) -> None:
@@ -144,19 +144,19 @@ def test_a_daemon_that_takes_over_in_a_hold_still_knows_it_for_one(host: Space, 
     later = host.attach()
     assert "never confirmed" in later.ask("confirm", generation=HOLD)["error"]
     committed = later.ask("commit", generation=NEW, revert_after_s=30)
-    assert committed["previous"] == OLD and committed["kick"]["sockets"] == 0
-    assert later.ask("revert")["generation"] == OLD and way(host) == "opt1"
+    assert committed["previous"] == OLD and committed["flush"]["sockets"] == 0
+    assert later.ask("revert")["generation"] == OLD and path(host) == "opt1"
 
 
 def test_a_daemon_that_died_on_its_way_out_of_a_hold_leaves_it(host: Space, peer: Peer) -> None:
     staged(peer)
     hold(peer)
     host.agent("stop")
-    gone_back = json.dumps({"active": OLD, "previous": None, "pending": None})  # written, but the kernel was not asked yet
-    host.run("sh", "-c", f"echo '{gone_back}' >/run/testbed/state.json")
-    assert way(host) == ""
+    went_back = json.dumps({"active": OLD, "previous": None, "pending": None})  # written, but the kernel was not asked yet
+    host.run("sh", "-c", f"echo '{went_back}' >/run/testbed/state.json")
+    assert path(host) == ""
     host.agent("start")
-    assert wait_for(lambda: way(host) == "opt1")
+    assert wait_for(lambda: path(host) == "opt1")
     assert wait_for(lambda: host.agent("status")[0]["active"] == OLD)
 
 
@@ -187,15 +187,15 @@ else:
 
 
 @contextmanager
-def program(space: Space, *words: str) -> Iterator[subprocess.Popen[str]]:
+def program(space: Space, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A program of somebody else on a host, ready; it ends with the body."""
-    argv = space.argv(sys.executable, "-S", "-E", "-c", PROGRAM, *words)
+    argv = space.argv(sys.executable, "-S", "-E", "-c", PROGRAM, *arguments)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None and running.stdout.readline() == "ready\n"
         try:
             yield running
         finally:
-            if words[1] == "send":  # it ends with its input
+            if arguments[1] == "send":  # it ends with its input
                 running.communicate(timeout=10)
             running.kill()
 
@@ -241,7 +241,7 @@ def test_what_a_foreign_program_sent_in_a_hold_leaves_with_the_commit_and_its_so
         assert held["waiting"]["sockets"] == held["waiting"]["found"] == 1 and "skipped" not in held["waiting"]  # type: ignore[index]
         assert send(sender, 1000) == nodelay
         committed = pair.ask("commit", generation=NEW, revert_after_s=30)
-        assert committed["kick"]["pushed"] == 1 and "skipped" not in committed["kick"]
+        assert committed["flush"]["pushed"] == 1 and "skipped" not in committed["flush"]
         assert listener.stdout.readline() == "1000\n"
         assert send(sender, 20) == nodelay
 
@@ -264,8 +264,8 @@ def test_what_the_far_end_could_not_acknowledge_is_asked_for_when_it_has_left_it
     far = host.far  # type: ignore[attr-defined]
     back = ("10.255.0.1/32", "dev", "opt1", "src", "10.255.0.2", "scope", "link")
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from agent.tcp import kick\n"
-        "print([s['unacked'] for s in kick.sockets(['10.255.0.1'])])"
+        "import sys; sys.path.insert(0, sys.argv[1]); from agent.tcp import flush\n"
+        "print([s['unacked'] for s in flush.sockets(['10.255.0.1'])])"
     )
     unacked = host.argv(sys.executable, "-S", "-E", "-c", code, str(AGENT.parents[1]))
 
@@ -288,7 +288,7 @@ def test_what_the_far_end_could_not_acknowledge_is_asked_for_when_it_has_left_it
         assert listener.stdout.readline() == "1000\n"
         hold(pair)
         time.sleep(1.5)  # an acknowledgement that was put off is lost by then, and the sender tries once in seconds
-        assert pair.ask("commit", generation=NEW, revert_after_s=30)["kick"]["pushed"] == 1
+        assert pair.ask("commit", generation=NEW, revert_after_s=30)["flush"]["pushed"] == 1
         time.sleep(0.1)  # a probe of the window would be on its way by now, the only one that is answered in 500 ms
         assert in_flight() == "[1]"
         far.ip("route", "replace", *back)
@@ -299,8 +299,8 @@ def test_without_a_kick_no_socket_is_touched(host: Space, pair: Peer) -> None:
     far = host.far  # type: ignore[attr-defined]
     with program(far, "v4", "listen", "10.255.0.2"), program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "0") as sender:
         assert send(sender, 10) == "0"
-        assert hold(pair, kick=False)["waiting"] is None
-        assert pair.ask("commit", generation=NEW, revert_after_s=30)["kick"]["pushed"] == 0
+        assert hold(pair, flush=False)["waiting"] is None
+        assert pair.ask("commit", generation=NEW, revert_after_s=30)["flush"]["pushed"] == 0
 
 
 def test_sockets_that_keep_their_route_and_sockets_that_end_are_left_alone(host: Space, pair: Peer) -> None:
@@ -315,19 +315,19 @@ def test_sockets_that_keep_their_route_and_sockets_that_end_are_left_alone(host:
             pair.ask("revert")
             assert hold(pair)["waiting"]["found"] == 1  # type: ignore[index]
         committed = pair.ask("commit", generation=NEW, revert_after_s=30)
-        assert committed["ok"] and committed["kick"]["pushed"] == 0 and committed["kick"]["sockets"] == 1
+        assert committed["ok"] and committed["flush"]["pushed"] == 0 and committed["flush"]["sockets"] == 1
 
 
 def test_a_host_without_the_system_call_commits_and_says_so(host: Space, pair: Peer) -> None:
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from agent.tcp import kick; import json\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); from agent.tcp import flush; import json\n"
         "kick.PIDFD_GETFD = 100000\n"
         "each = kick.Kick(); print(json.dumps([each.prepare(['10.255.0.1'], []), each.push()]))"
     )
     far = host.far  # type: ignore[attr-defined]
     with program(far, "v4", "listen", "10.255.0.2"), program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "0") as sender:
         assert send(sender, 10) == "0"
-        said = host.run(sys.executable, "-S", "-E", "-c", code, str(AGENT.parents[1]))
-        assert not said.stderr, said.stderr
-        prepared, pushed = json.loads(said.stdout)
+        result = host.run(sys.executable, "-S", "-E", "-c", code, str(AGENT.parents[1]))
+        assert not result.stderr, result.stderr
+        prepared, pushed = json.loads(result.stdout)
     assert prepared["found"] == 1 and pushed["pushed"] == 0 and "Function not implemented" in pushed["skipped"]

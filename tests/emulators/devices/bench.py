@@ -9,7 +9,7 @@ from emulators.devices.families import device_from_config
 
 
 class Bench:
-    """One device. `say` returns what the first session receives at once, `wait` what it receives in that many seconds."""
+    """One device. `send` returns what the first session receives at once, `wait` what it receives in that many seconds."""
 
     def __init__(self, driver: str, *, time_scale: float = 1.0, transport: str = "ssh", seed: int = 1, **overrides: Any) -> None:
         self.plant, self.dialect = device_from_config("box1", driver, overrides, seed, time_scale=time_scale)
@@ -36,7 +36,7 @@ class Bench:
         assert session in self.ended
         return self.take(session).decode(), session.exit_status
 
-    def say(self, text: str, session: Session | None = None, end: str = "\r") -> str:
+    def send(self, text: str, session: Session | None = None, end: str = "\r") -> str:
         self.dialect.receive(session or self.session, (text + end).encode("latin-1"), self.now)
         self._collect()
         return self.text(session)
@@ -64,7 +64,7 @@ class Bench:
     def take(self, session: Session) -> bytes:
         return self.heard.pop(session, b"")
 
-    def glass(self) -> set[tuple[str, str]]:
+    def light(self) -> set[tuple[str, str]]:
         return set(self.plant.lit(self.now))
 
     def _collect(self) -> None:

@@ -40,15 +40,15 @@ async def test_light_is_told_within_milliseconds_of_settling(start: Start) -> No
         await client.line(f":oxc:swit:conn:only (@1),(@{egress});:syst:err?")
         made = device.plant.history[-1].at_s
         await asyncio.sleep(0.04)
-        assert device.glass[-1][1] == {("1", str(egress))}
-        late.append(device.glass[-1][0] - made - 0.03)
+        assert device.light[-1][1] == {("1", str(egress))}
+        late.append(device.light[-1][0] - made - 0.03)
     assert 0.0 <= min(late) < 0.005
 
 
 async def test_every_change_of_light_is_told_once_and_presets_at_the_start() -> None:
-    told: list[frozenset[tuple[str, str]]] = []
+    notices: list[frozenset[tuple[str, str]]] = []
     plant, dialect = device_from_config("ocs1", "polatis-scpi", {"preset": [[1, 17]], "settle_s": 0.01})
-    server = DeviceServer("ocs1", dialect, plant, on_glass=lambda name, lit, now: told.append(lit))
+    server = DeviceServer("ocs1", dialect, plant, on_light_change=lambda name, lit, now: notices.append(lit))
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b":oxc:swit:conn:stat?\n:oxc:swit:conn:add (@2,3),(@18,19)\n*IDN?\n")
@@ -58,13 +58,13 @@ async def test_every_change_of_light_is_told_once_and_presets_at_the_start() -> 
     writer.close()
     await writer.wait_closed()
     await server.stop()
-    assert told == [{("1", "17")}, {("1", "17"), ("2", "18"), ("3", "19")}]
+    assert notices == [{("1", "17")}, {("1", "17"), ("2", "18"), ("3", "19")}]
 
 
 async def test_light_goes_when_the_fabric_has_followed() -> None:
     took_s = 0.02
     dialect = device_from_config("ocs1", "polatis-scpi", {"settle_s": 0.0})[1]
-    server = DeviceServer("ocs1", dialect, on_glass=lambda *_: time.sleep(took_s))
+    server = DeviceServer("ocs1", dialect, on_light_change=lambda *_: time.sleep(took_s))
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     for pair in ("(@2),(@18)", "(@2),(@19)"):
@@ -122,7 +122,7 @@ async def test_a_question_costs_well_under_a_millisecond(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "overrides", "says"),
+    ("driver", "overrides", "message"),
     [
         ("polatis", {}, "no emulator for driver 'polatis'; there are "),
         ("polatis-scpi", {"setle_s": 1}, "unknown key 'setle_s'; did you mean settle_s"),
@@ -136,6 +136,6 @@ async def test_a_question_costs_well_under_a_millisecond(start: Start) -> None:
         ("calient-tl1", {"faults": [{"kind": "nonsense"}]}, "no fault is named"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused_with_the_reason(driver: str, overrides: dict[str, object], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_a_configuration_that_cannot_be_is_refused_with_the_reason(driver: str, overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         device_from_config("ocs1", driver, overrides)

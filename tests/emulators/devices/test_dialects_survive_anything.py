@@ -64,14 +64,14 @@ def test_the_connection_table_and_the_glass_agree(commands: list[str]) -> None:
 def test_every_scpi_message_is_answered_by_its_error_and_the_map_is_the_glass(commands: list[str]) -> None:
     dialect, replies = answers("polatis-scpi", [*(c.encode() for c in commands), b":oxc:swit:conn:stat?\n"])
     assert len(replies) == len(commands) + 1
-    pairs = sorted(dialect.plant.glass(1.0 + len(commands) * 0.02), key=lambda pair: int(pair[0]))
+    pairs = sorted(dialect.plant.light(1.0 + len(commands) * 0.02), key=lambda pair: int(pair[0]))
     assert replies[-1].decode() == f"(@{','.join(i for i, _ in pairs)}),(@{','.join(e for _, e in pairs)})\r\n"
 
 
 LABEL = st.sampled_from(
     ["1", "3", "17", "10001", "20001&20002", "1&&4", "10001&&10003", "ALL", "all", "9&&1", "&", "1&&999999", ""]
 )
-WORDS = st.sampled_from(
+TEXTS = st.sampled_from(
     [
         "ENT-PATCH",
         "DLT-PATCH",
@@ -93,7 +93,7 @@ WORDS = st.sampled_from(
     ]
 )
 TAIL = st.sampled_from(["", "::", "::1000,500,1", ":::MODE=ABSOLUTE,LEVEL=-5", ":::LEVEL=inf", ':::LABEL="a;b', ":::ADMIN=9e99"])
-LISTS = st.builds("{}::{},{}:1{};".format, WORDS, LABEL, LABEL, TAIL) | st.builds("{}::{}:1{};".format, WORDS, LABEL, TAIL)
+LISTS = st.builds("{}::{},{}:1{};".format, TEXTS, LABEL, LABEL, TAIL) | st.builds("{}::{}:1{};".format, TEXTS, LABEL, TAIL)
 
 
 @given(texts=st.lists(st.one_of(st.binary(max_size=40), LISTS.map(str.encode)), max_size=8), driver=st.sampled_from([0, 1]))

@@ -162,7 +162,7 @@ async def test_deleting_everything_includes_what_is_active(start: Start) -> None
     client = await device.connect(login=True)
     assert "COMPLD" in await client.ask("DLT-CRS-ALL:::;")
     assert "SRCPORT" not in await client.ask("RTRV-CRS:::::ALL;")
-    assert device.glass[-1][1] == frozenset()
+    assert device.light[-1][1] == frozenset()
 
 
 async def test_changes_are_told_to_every_session_that_listens_and_no_other(calient: Device) -> None:
@@ -170,8 +170,8 @@ async def test_changes_are_told_to_every_session_that_listens_and_no_other(calie
     stranger = await calient.connect()
     assert "COMPLD" in await deaf.ask("INH-MSG:::1;")
     await actor.ask("ENT-CRS::1.1.1,1.1.2:7::,2WAY;")
-    for told in (actor.unasked.pop(), await listener.block()):
-        assert re.search(r"^A  1 REPT DBCHG EVT CRS\n   \"SOURCE=7,", told, re.M)
+    for notified in (actor.unasked.pop(), await listener.block()):
+        assert re.search(r"^A  1 REPT DBCHG EVT CRS\n   \"SOURCE=7,", notified, re.M)
     assert await deaf.silent(0.02)
     assert await stranger.silent(0.02)
 
@@ -183,7 +183,7 @@ async def test_a_circuit_without_light_is_an_alarm_that_clears(start: Start) -> 
     alarm = await client.block()
     assert re.search(r"^\*C 1 REPT ALM CRS\n   \"1.1.1-1.1.2:CR,", alarm, re.M)
     assert await state(client, "1.1.1-1.1.2") == "AS=IS,OS=IS,OC=FAIL"
-    assert device.glass[-1][1] == {("1.1.1", "1.1.2")}
+    assert device.light[-1][1] == {("1.1.1", "1.1.2")}
     device.server.set_input("1.1.2", 0.0)
     assert "1.1.1-1.1.2:CL," in await client.block()
     assert await state(client, "1.1.1-1.1.2") == "AS=IS,OS=IS,OC=OK"
@@ -232,7 +232,7 @@ async def test_a_power_cycle_ends_sessions_and_keeps_circuits_or_not(start: Star
     device = await start("calient-tl1", boot_s=0.02, preset=[["1.1.1", "1.1.2"]])
     client = await device.connect(login=True)
     device.server.add_fault(keep)
-    assert device.glass[-1][1] == frozenset()
+    assert device.light[-1][1] == frozenset()
     await client.ended()
     await asyncio.sleep(0.06)
     assert device.lit() == lit
@@ -291,10 +291,10 @@ async def test_the_telnet_port_shows_a_prompt_before_commands_and_after_answers(
 
 async def test_alarms_told_to_a_session_come_again_once_it_allows_them(calient: Device) -> None:
     client = await calient.connect(login=True)
-    for command, told in (("INH-MSG:::1;", 0), ("ALW-MSG:::2;", 1)):
+    for command, notified in (("INH-MSG:::1;", 0), ("ALW-MSG:::2;", 1)):
         assert "COMPLD" in await client.ask(command)
-        await client.ask(f"ENT-CRS::1.1.{1 + 2 * told},1.1.{2 + 2 * told}:e::,2WAY;")
-        assert len(client.unasked) == told
+        await client.ask(f"ENT-CRS::1.1.{1 + 2 * notified},1.1.{2 + 2 * notified}:e::,2WAY;")
+        assert len(client.unasked) == notified
 
 
 async def test_a_port_is_edited_shut_and_opened(start: Start) -> None:

@@ -47,8 +47,8 @@ async def ask(client: httpx.AsyncClient, method: str, what: str, body: Any = Non
 
 
 async def test_a_connection_is_added_lights_up_and_is_deleted(switch: Device, rest: httpx.AsyncClient) -> None:
-    (said,) = await ask(rest, "POST", "?id=add", {"in": "1.1.1", "out": "1.1.2", "dir": "bi", "group": "SYSTEM"})
-    assert set(said) == {"status", "msg", "description"} and said["status"] == "1"
+    (reply,) = await ask(rest, "POST", "?id=add", {"in": "1.1.1", "out": "1.1.2", "dir": "bi", "group": "SYSTEM"})
+    assert set(reply) == {"status", "msg", "description"} and reply["status"] == "1"
     assert switch.lit() == set()
     await switch.settle()
     assert switch.lit() == {FORWARD, BACK}
@@ -56,16 +56,16 @@ async def test_a_connection_is_added_lights_up_and_is_deleted(switch: Device, re
     assert (row["name"], row["connid"], row["dir"]) == ("1.1.1-1.1.2", "1.1.1-1.1.2", "bi")
     assert row["half1"]["conn"] == "1.1.1>1.1.2" and row["half2"]["conn"] == "1.1.2>1.1.1"
     assert all(isinstance(value, str) for half in ("half1", "half2") for value in row[half].values())
-    (said,) = await ask(rest, "DELETE", "?id=delete&conn=1.1.1-1.1.2&group=SYSTEM&name=1.1.1-1.1.2")
-    assert said["status"] == "1" and switch.lit() == set() and await ask(rest, "GET", "?id=list") == []
+    (reply,) = await ask(rest, "DELETE", "?id=delete&conn=1.1.1-1.1.2&group=SYSTEM&name=1.1.1-1.1.2")
+    assert reply["status"] == "1" and switch.lit() == set() and await ask(rest, "GET", "?id=list") == []
 
 
 async def test_public_clients_way_of_one_way_connections_by_form_and_delete_without_id(switch: Device) -> None:
     """As NTT RENAT does: two one-way connections, requested by a form; deleted by the name found in the port."""
     async with client_of(switch) as client:
         for source, target in (FORWARD, BACK):
-            (said,) = (await client.post(CROSS, data={"id": "add", "in": source, "out": target, "dir": "uni"})).json()
-            assert said["status"] == "1"
+            (reply,) = (await client.post(CROSS, data={"id": "add", "in": source, "out": target, "dir": "uni"})).json()
+            assert reply["status"] == "1"
         (port,) = (await client.get("/rest/ports/?id=detail&port=1.1.1")).json()
         assert (port["incircuit"], port["outcircuit"]) == ("1.1.1>1.1.2", "1.1.2>1.1.1")
         (row, _) = (await client.get(CROSS + "?id=list")).json()
@@ -101,13 +101,13 @@ async def test_every_item_of_a_batch_has_its_own_verdict_inside_a_200(switch: De
         "x",
         {"in": "1.1.5", "out": "1.1.6", "dir": "uni"},
     ]
-    said = await ask(rest, "POST", "?id=badd", items)
-    assert [item["response"]["status"] for item in said] == ["1", "0", "0", "0", "0", "0", "1"]
-    assert "1.1.1-1.1.2" in said[1]["response"]["description"]
+    reply = await ask(rest, "POST", "?id=badd", items)
+    assert [item["response"]["status"] for item in reply] == ["1", "0", "0", "0", "0", "0", "1"]
+    assert "1.1.1-1.1.2" in reply[1]["response"]["description"]
     assert set(switch.plant.pairs()) == {FORWARD, BACK, ("1.1.5", "1.1.6")}
     assert len(switch.plant.violations) == 1
-    said = await ask(rest, "POST", "?id=bdel", [{"conn": "1.1.1-1.1.2"}, {"conn": "1.1.1-1.1.2"}, {"conn": "1.1.5>1.1.6"}])
-    assert [item["response"]["status"] for item in said] == ["1", "0", "1"]
+    reply = await ask(rest, "POST", "?id=bdel", [{"conn": "1.1.1-1.1.2"}, {"conn": "1.1.1-1.1.2"}, {"conn": "1.1.5>1.1.6"}])
+    assert [item["response"]["status"] for item in reply] == ["1", "0", "1"]
     assert switch.plant.pairs() == ()
 
 
@@ -125,20 +125,20 @@ async def test_a_connection_is_put_aside_and_taken_up_again(switch: Device, rest
     await ask(rest, "POST", "?id=add", {"in": "1.1.1", "out": "1.1.2", "dir": "bi", "conn": "mine"})
     await switch.settle()
     for status, operation, lit in (("1", "deactivate", 0), ("0", "deactivate", 0), ("1", "activate", 2), ("0", "activate", 2)):
-        (said,) = await ask(rest, "POST", f"?id={operation}&conn=mine&group=SYSTEM&name=mine")
+        (reply,) = await ask(rest, "POST", f"?id={operation}&conn=mine&group=SYSTEM&name=mine")
         await switch.settle()
-        assert (said["status"], len(switch.lit())) == (status, lit)
+        assert (reply["status"], len(switch.lit())) == (status, lit)
         (row,) = await ask(rest, "GET", "?id=detail&conn=mine")
         assert row["half1"]["as"] == ("UMA" if not lit else "IS")
-    (said,) = await ask(rest, "POST", "?id=add", {"in": "1.1.3", "out": "1.1.2", "dir": "uni"})
-    assert said["status"] == "0"
+    (reply,) = await ask(rest, "POST", "?id=add", {"in": "1.1.3", "out": "1.1.2", "dir": "uni"})
+    assert reply["status"] == "0"
 
 
 async def test_everything_is_deleted_at_once(switch: Device, rest: httpx.AsyncClient) -> None:
     await ask(rest, "POST", "?id=badd", [{"in": "1.1.1", "out": "1.1.2"}, {"in": "1.1.3", "out": "1.1.4"}])
     assert len(switch.plant.pairs()) == 4
-    (said,) = await ask(rest, "POST", "?id=deleteall", {})
-    assert said["status"] == "1" and switch.plant.pairs() == ()
+    (reply,) = await ask(rest, "POST", "?id=deleteall", {})
+    assert reply["status"] == "1" and switch.plant.pairs() == ()
 
 
 async def test_a_cookie_does_instead_of_a_password_and_is_gone_after_a_reboot(start: Start) -> None:
@@ -175,17 +175,17 @@ async def test_what_is_no_operation_is_no_success(rest: httpx.AsyncClient, metho
     answer = await rest.request(method, path)
     assert answer.status_code == status
     if status == 200:
-        (said,) = answer.json()
-        assert said["status"] == "0" and said["msg"]
+        (reply,) = answer.json()
+        assert reply["status"] == "0" and reply["msg"]
 
 
 async def test_identity_is_where_public_inventories_look_for_it(rest: httpx.AsyncClient) -> None:
-    said = [(await rest.get(f"/rest/{what}")).json() for what in (
+    lines = [(await rest.get(f"/rest/{what}")).json() for what in (
         "info/?id=softwareversion", "info/?id=restversion", "node/?id=summary&detail=SOFTWARE",
         "node/?id=summary&detail=HARDWARE", "node/?id=summary&detail=SYSCFG",
     )]  # fmt: skip
-    assert said[0]["version"] == said[2][0]["version"] == "6.0-3" and said[1]["version"]
-    assert said[3]["nodeSysConfigInfo"] == said[4] == {"serialnumber": "C00002227", "partnumber": "S320"}
+    assert lines[0]["version"] == lines[2][0]["version"] == "6.0-3" and lines[1]["version"]
+    assert lines[3]["nodeSysConfigInfo"] == lines[4] == {"serialnumber": "C00002227", "partnumber": "S320"}
     assert (await rest.get("/api/swagger.json")).json()["basePath"] == "/rest"
 
 
@@ -193,18 +193,18 @@ async def test_slow_answers_and_users_who_may_only_look(start: Start) -> None:
     device = await start("calient-rest", served={"scheme": "http"}, answer_s=0.15, read_only=True)
     async with client_of(device) as client:
         began = asyncio.get_running_loop().time()
-        (said,) = await ask(client, "POST", "?id=add", {"in": "1.1.1", "out": "1.1.2"})
+        (reply,) = await ask(client, "POST", "?id=add", {"in": "1.1.1", "out": "1.1.2"})
         assert asyncio.get_running_loop().time() - began >= 0.15
-    assert said["status"] == "0" and "denied" in said["msg"] and device.plant.writes == 0
+    assert reply["status"] == "0" and "denied" in reply["msg"] and device.plant.writes == 0
 
 
 async def test_ports_get_aliases_and_go_out_of_service(switch: Device, rest: httpx.AsyncClient) -> None:
     await ask(rest, "POST", "?id=add", {"in": "1.1.1", "out": "1.1.2", "dir": "uni"})
     await switch.settle()
     body = {"port": "1.1.1", "inalias": "gpu01", "inas": "OOS"}
-    (said,) = (await rest.post("/rest/ports/?id=config", json=body)).json()
+    (reply,) = (await rest.post("/rest/ports/?id=config", json=body)).json()
     (port,) = (await rest.get("/rest/ports/?id=detail&port=1.1.1")).json()
-    assert (said["status"], port["inalias"], port["inas"]) == ("1", "gpu01", "OOS") and switch.lit() == set()
+    assert (reply["status"], port["inalias"], port["inas"]) == ("1", "gpu01", "OOS") and switch.lit() == set()
     (row,) = await ask(rest, "GET", "?id=list")
     assert row["half1"]["oc"] == "FAIL" and row["half1"]["alarm"] == "CR"
 
@@ -212,8 +212,8 @@ async def test_ports_get_aliases_and_go_out_of_service(switch: Device, rest: htt
 async def test_faults_reach_it(switch: Device, rest: httpx.AsyncClient) -> None:
     items = [{"in": f"1.1.{k}", "out": f"1.1.{k}", "dir": "uni"} for k in range(1, 5)]
     switch.server.add_fault("partial-bulk", match="badd", count=1)
-    said = await ask(rest, "POST", "?id=badd", items)
-    done = [item["response"]["status"] for item in said].count("1")
+    reply = await ask(rest, "POST", "?id=badd", items)
+    done = [item["response"]["status"] for item in reply].count("1")
     assert 0 < done < 4 and len(switch.plant.pairs()) == done
     await ask(rest, "POST", "?id=deleteall")
     for kind, made in (("refuse", 0), ("silent-failure", 0), ("half-duplex", 1)):
@@ -238,7 +238,7 @@ async def test_what_survives_a_power_cycle(start: Start, keep: bool, after: set[
 
 
 @pytest.mark.parametrize(
-    ("preset", "says"),
+    ("preset", "message"),
     [
         ([["1.1.1", "1.1.2"], ["1.1.2", "1.1.3"]], "cannot be"),
         ([{"in": "1.1.1", "to": "1.1.2"}], "wanted"),
@@ -246,8 +246,8 @@ async def test_what_survives_a_power_cycle(start: Start, keep: bool, after: set[
         ([["1.1.1", "9.9.9"]], "no out port 9.9.9"),
     ],
 )
-def test_a_preset_that_cannot_be_is_refused(preset: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_a_preset_that_cannot_be_is_refused(preset: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         device_from_config("ocs1", "calient-rest", {"preset": preset})
 
 
@@ -255,7 +255,7 @@ AID = st.sampled_from(["1.1.1", "1.1.2", "1.1.3", "9.9.9", ""])
 DIRECTION = st.sampled_from(["bi", "uni", "x"])
 ITEM = st.one_of(
     st.fixed_dictionaries({"in": AID, "out": AID}, optional={"dir": DIRECTION, "conn": st.text(max_size=3)}),
-    st.builds(lambda a, b, way: {"conn": f"{a}{way}{b}"}, AID, AID, st.sampled_from("->")),
+    st.builds(lambda a, b, direction: {"conn": f"{a}{direction}{b}"}, AID, AID, st.sampled_from("->")),
     st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=2), max_leaves=3),
 )
 BODY = st.one_of(st.binary(max_size=30), st.one_of(ITEM, st.lists(ITEM, max_size=4)).map(lambda value: json.dumps(value).encode()))
@@ -271,8 +271,8 @@ def test_no_request_upsets_it_and_its_rows_are_its_glass(asked: list[tuple[str, 
     head = "{} /rest/crossconnects/?id={} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
     for step, (method, operation, body) in enumerate([*asked, ("GET", "list", b"")]):
         dialect.receive(session, head.format(method, operation, len(body)).encode() + body, 1.0 + step)
-    said = [data for _, _, data in dialect.drain() if data]
-    assert len(said) == len(asked) + 1 and all(data[9:12] in (b"200", b"405") for data in said)
-    halves = [row[half] for row in json.loads(said[-1].partition(b"\r\n\r\n")[2]) for half in ("half1", "half2") if half in row]
+    lines = [data for _, _, data in dialect.drain() if data]
+    assert len(lines) == len(asked) + 1 and all(data[9:12] in (b"200", b"405") for data in lines)
+    halves = [row[half] for row in json.loads(lines[-1].partition(b"\r\n\r\n")[2]) for half in ("half1", "half2") if half in row]
     active = {tuple(half["conn"].split(">")) for half in halves if half["state"] == "ACTIVE"}
     assert active == set(plant.pairs())

@@ -38,9 +38,9 @@ def test_it_says_who_it_is_and_how_it_does() -> None:
     assert ask(box, ":ROUT:PATH:CAT?") == ["8x8"]
 
 
-@pytest.mark.parametrize("words", ["ROUTE2:OPEN:STATE?", "ROUT2:OPEN:STAT?", "ROUTE2:OPEN:STAT?", "ROUT2:OPEN:STATE?"])
-def test_the_lower_case_of_a_word_may_be_left_out(words: str) -> None:
-    assert ask(mxs(preset=[["2", "5"]]), words) == ["1"]
+@pytest.mark.parametrize("text", ["ROUTE2:OPEN:STATE?", "ROUT2:OPEN:STAT?", "ROUTE2:OPEN:STAT?", "ROUT2:OPEN:STATE?"])
+def test_the_lower_case_of_a_word_may_be_left_out(text: str) -> None:
+    assert ask(mxs(preset=[["2", "5"]]), text) == ["1"]
 
 
 def test_the_example_of_the_manual_goes_as_it_says() -> None:
@@ -50,11 +50,11 @@ def test_the_example_of_the_manual_goes_as_it_says() -> None:
     assert ask(box, "SCAN:NEXT") == ask(box, "NEXT") == ask(box, "NEXT") == []
     assert ask(box, "ROUT7:SCAN 1") == []
     box.wait(0.06)
-    assert box.glass() == {("6", "5"), ("7", "1")}
+    assert box.light() == {("6", "5"), ("7", "1")}
     ask(box, "ROUT6:SCAN 2;ROUT7:SCAN 3")
     ask(box, "ROUT7:SCAN:NEXT;ROUT6:SCAN:NEXT")
     box.wait(0.06)
-    assert box.glass() == {("6", "3"), ("7", "4")}
+    assert box.light() == {("6", "3"), ("7", "4")}
 
 
 def test_a_bare_word_goes_on_where_the_last_header_was_even_another_clients() -> None:
@@ -62,7 +62,7 @@ def test_a_bare_word_goes_on_where_the_last_header_was_even_another_clients() ->
     assert ask(box, "ROUT2:OPEN:STAT?") == ["1"]
     assert ask(box, "STAT?") == ["1"]
     other = box.open()
-    assert box.say("STAT?", other) == "1"
+    assert box.send("STAT?", other) == "1"
     assert ask(box, ":STAT?") == ["READY"]
     assert ask(box, "STAT?") == ["READY"]
 
@@ -70,27 +70,27 @@ def test_a_bare_word_goes_on_where_the_last_header_was_even_another_clients() ->
 def test_the_new_output_is_said_at_once_and_light_comes_later() -> None:
     box = mxs()
     ask(box, "ROUT1:SCAN 4")
-    assert ask(box, ":ROUT1:SCAN?;:ROUT1:OPEN:STAT?;:STAT?") == ["4", "0", "BUSY"] and box.glass() == set()
+    assert ask(box, ":ROUT1:SCAN?;:ROUT1:OPEN:STAT?;:STAT?") == ["4", "0", "BUSY"] and box.light() == set()
     assert ask(box, "*OPC?") == []
     assert box.wait(0.06) == "1"
-    assert ask(box, ":ROUT1:OPEN:STAT?;:STAT?") == ["1", "READY"] and box.glass() == {("1", "4")}
+    assert ask(box, ":ROUT1:OPEN:STAT?;:STAT?") == ["1", "READY"] and box.light() == {("1", "4")}
 
 
 def test_output_zero_is_dark_and_so_is_close_and_open_goes_back() -> None:
     box = mxs(preset=[["1", "4"], ["2", "5"]])
     ask(box, ":ROUT1:SCAN 0")
     ask(box, ":ROUT2:CLOSE")
-    assert box.glass() == set() and ask(box, ":ROUT1:SCAN?;:ROUT2:SCAN?") == ["0", "0"]
+    assert box.light() == set() and ask(box, ":ROUT1:SCAN?;:ROUT2:SCAN?") == ["0", "0"]
     ask(box, ":ROUT2:OPEN")
     box.wait(0.06)
-    assert box.glass() == {("2", "5")}
+    assert box.light() == {("2", "5")}
 
 
 def test_an_output_that_is_taken_is_left_alone_and_only_the_queue_says_so() -> None:
     box = mxs(preset=[["1", "4"], ["2", "5"]])
     assert ask(box, ":ROUT2:SCAN 4") == []
     box.wait(0.06)
-    assert box.glass() == {("1", "4"), ("2", "5")} and len(box.plant.violations) == 1
+    assert box.light() == {("1", "4"), ("2", "5")} and len(box.plant.violations) == 1
     assert ask(box, ":SYST:ERR?") == ["-221, Settings conflict;port 2 in use"]
 
 
@@ -98,13 +98,13 @@ def test_registers_keep_states_and_register_zero_parks_all() -> None:
     box = mxs(preset=[["1", "4"], ["2", "5"]])
     ask(box, "*SAV 3")
     ask(box, "*RST")
-    assert box.glass() == set()
+    assert box.light() == set()
     ask(box, ":ROUT1:SCAN 5")
     ask(box, "*RCL 3")
     box.wait(0.06)
-    assert box.glass() == {("1", "4"), ("2", "5")}
+    assert box.light() == {("1", "4"), ("2", "5")}
     ask(box, "*RCL 0")
-    assert box.glass() == set()
+    assert box.light() == set()
 
 
 def test_a_full_queue_of_errors_records_nothing_and_clear_status_does_not_empty_it() -> None:
@@ -112,8 +112,8 @@ def test_a_full_queue_of_errors_records_nothing_and_clear_status_does_not_empty_
     for number in range(9, 19):
         ask(box, f":ROUT1:SCAN {number}")
     ask(box, "*CLS")
-    said = [ask(box, ":SYST:ERR?")[0] for _ in range(9)]
-    assert said == [*(f"-222, Data out of range;{number}" for number in range(9, 17)), "0, No error"]
+    reports = [ask(box, ":SYST:ERR?")[0] for _ in range(9)]
+    assert reports == [*(f"-222, Data out of range;{number}" for number in range(9, 17)), "0, No error"]
 
 
 def test_events_are_kept_until_they_are_read() -> None:
@@ -157,9 +157,9 @@ def test_autosave_decides_what_a_power_cut_keeps(autosave: str, back: set[tuple[
     assert ask(box, "QCT?") == [str(2 * int(autosave))]
     box.wait(0.06)
     box.dialect.inject(box.now, "reboot-keep")
-    assert box.glass() == set()
+    assert box.light() == set()
     box.wait(0.7)
-    assert box.glass() == back
+    assert box.light() == back
 
 
 def test_what_fails_is_not_said_to_be_done() -> None:
@@ -174,10 +174,10 @@ def test_what_fails_is_not_said_to_be_done() -> None:
     }.items():
         ask(box, f":ROUT1:SCAN {output}")
         box.wait(0.06)
-        assert (ask(box, ":ROUT1:SCAN?;:SYST:ERR?"), box.glass()) == (["1", error], {("1", "1")})
+        assert (ask(box, ":ROUT1:SCAN?;:SYST:ERR?"), box.light()) == (["1", error], {("1", "1")})
 
 
-WORDS = [
+TEXTS = [
     "ROUT1:SCAN 2",
     "ROUT2:SCAN 2",
     "ROUT3:SCAN 0",
@@ -189,7 +189,7 @@ WORDS = [
     "*SAV 1",
     "*RCL 1",
 ]
-MESSAGE = st.builds("{}\r:SYST:ERR?\r".format, st.sampled_from(WORDS)).map(str.encode)
+MESSAGE = st.builds("{}\r:SYST:ERR?\r".format, st.sampled_from(TEXTS)).map(str.encode)
 
 
 @given(texts=st.lists(st.one_of(MESSAGE, st.binary(max_size=40).map(lambda data: data + b"\r:SYST:ERR?\r")), max_size=20))
@@ -202,5 +202,5 @@ def test_no_bytes_upset_it_and_its_map_is_the_glass(texts: list[bytes]) -> None:
     replies = [data for _, _, data in dialect.drain() if data]
     assert len(replies) >= len(texts) and all(reply.endswith(b"\r") for reply in replies)
     dialect.receive(session, b";".join(b":ROUT%d:SCAN?" % n for n in (1, 2, 3)) + b"\r", 100.0)
-    said = b"".join(data for _, _, data in dialect.drain() if data).decode().split("\r")[:-1]
-    assert {(str(n), out) for n, out in enumerate(said, 1) if out != "0"} == set(plant.lit(100.0))
+    reports = b"".join(data for _, _, data in dialect.drain() if data).decode().split("\r")[:-1]
+    assert {(str(n), out) for n, out in enumerate(reports, 1) if out != "0"} == set(plant.lit(100.0))

@@ -17,7 +17,7 @@ def ltb(**overrides: Any) -> Bench:
 
 
 def ask(box: Bench, text: str) -> str:
-    return box.say(text, end="\n").rstrip("\n")
+    return box.send(text, end="\n").rstrip("\n")
 
 
 def test_the_platform_says_who_it_is_and_where_its_modules_are() -> None:
@@ -34,16 +34,16 @@ def test_the_platform_says_who_it_is_and_where_its_modules_are() -> None:
 
 def test_open_brings_light_and_close_takes_it() -> None:
     box = ltb()
-    assert box.glass() == set() and ask(box, "LINS1:ROUT:OPEN:STAT?") == "0"
+    assert box.light() == set() and ask(box, "LINS1:ROUT:OPEN:STAT?") == "0"
     ask(box, "LINS1:ROUT:SCAN 7")
     box.wait(0.2)
-    assert box.glass() == set() and ask(box, "LINS1:ROUT:SCAN?") == "7"
+    assert box.light() == set() and ask(box, "LINS1:ROUT:SCAN?") == "7"
     ask(box, "LINS1:ROUT:OPEN")
     assert ask(box, "LINS1:ROUT:OPEN:STAT?;:LINS1:STAT?;:LINS2:STAT?") == "0;BUSY;READY"
     box.wait(0.11)
-    assert box.glass() == {("1.in", "1.7")} and ask(box, "LINS1:ROUT:OPEN:STAT?;:LINS1:STAT?") == "1;READY"
+    assert box.light() == {("1.in", "1.7")} and ask(box, "LINS1:ROUT:OPEN:STAT?;:LINS1:STAT?") == "1;READY"
     ask(box, "LINS1:ROUT:CLOSe")
-    assert box.glass() == set() and ask(box, "LINS1:ROUT:SCAN?;OPEN:STAT?") == "7;0"
+    assert box.light() == set() and ask(box, "LINS1:ROUT:SCAN?;OPEN:STAT?") == "7;0"
     assert box.plant.writes == 3
 
 
@@ -51,16 +51,16 @@ def test_a_switch_whose_scan_brings_light_can_be_had() -> None:
     box = ltb(scan_opens=True)
     ask(box, "LINS1:ROUT:SCAN 7")
     box.wait(0.11)
-    assert box.glass() == {("1.in", "1.7")}
+    assert box.light() == {("1.in", "1.7")}
 
 
 def test_an_open_switch_goes_from_channel_to_channel_by_the_dark() -> None:
     box = ltb(preset=[["2.in", "2.3"]])
-    assert box.glass() == {("2.in", "2.3")}
+    assert box.light() == {("2.in", "2.3")}
     ask(box, "LINS2:ROUT:SCAN 4")
-    assert ask(box, "LINS2:ROUT:SCAN?;OPEN:STAT?") == "4;0" and box.glass() == set()
+    assert ask(box, "LINS2:ROUT:SCAN?;OPEN:STAT?") == "4;0" and box.light() == set()
     box.wait(0.11)
-    assert box.glass() == {("2.in", "2.4")}
+    assert box.light() == {("2.in", "2.4")}
     assert [ask(box, f"LINS2:ROUT:SCAN:{word};:LINS2:ROUT:SCAN?") for word in ("NEXT", "PREV", "PREVIOUS")] == ["5", "4", "3"]
     assert ask(box, "LINS1:ROUT:SCAN:PREV;:LINS1:ROUT:SCAN?;SCAN:NEXT;:LINS1:ROUT:SCAN?") == "12;1"
 
@@ -78,26 +78,26 @@ def test_the_next_command_waits_in_synchronous_mode_and_an_operation_complete_qu
 def test_an_adjustment_goes_by_the_reference_position() -> None:
     box = ltb(preset=[["1.in", "1.1"]])
     ask(box, "LINS1:ROUT:SCAN:ADJ:AUTO ON")
-    assert ask(box, "LINS1:ROUT:SCAN:ADJ:AUTO?") == "1" and box.glass() == {("1.in", "1.1")}
+    assert ask(box, "LINS1:ROUT:SCAN:ADJ:AUTO?") == "1" and box.light() == {("1.in", "1.1")}
     ask(box, "LINS1:ROUT:SCAN:ADJ")
-    assert box.glass() == set()
+    assert box.light() == set()
     box.wait(0.11)
-    assert box.glass() == {("1.in", "1.1")}
+    assert box.light() == {("1.in", "1.1")}
 
 
 def test_a_locked_module_is_moved_by_its_holder_alone_until_it_hangs_up() -> None:
     box = ltb(preset=[["1.in", "1.1"]])
     other = box.open()
     ask(box, "LINS1:LOCK:STATe ON")
-    said = box.say("LINS1:LOCK:STAT?;:LINS1:ROUT:CLOS;:LINS1:LOCK:STAT OFF;:SYST:ERR?;:SYST:ERR?", other, end="\n")
-    assert said.startswith("1;-200,") and said.count("-200,") == 2
-    assert box.glass() == {("1.in", "1.1")}
+    output = box.send("LINS1:LOCK:STAT?;:LINS1:ROUT:CLOS;:LINS1:LOCK:STAT OFF;:SYST:ERR?;:SYST:ERR?", other, end="\n")
+    assert output.startswith("1;-200,") and output.count("-200,") == 2
+    assert box.light() == {("1.in", "1.1")}
     ask(box, "LINS1:ROUT:SCAN 2")
     box.wait(0.11)
-    assert box.glass() == {("1.in", "1.2")}
+    assert box.light() == {("1.in", "1.2")}
     box.dialect.close(box.session)
-    box.say("LINS1:ROUT:CLOS", other, end="\n")
-    assert box.glass() == set()
+    box.send("LINS1:ROUT:CLOS", other, end="\n")
+    assert box.light() == set()
 
 
 @pytest.mark.parametrize("reset", ["*RST", "LINS1:RST"])
@@ -105,7 +105,7 @@ def test_reset_is_the_first_channel_and_no_light(reset: str) -> None:
     box = ltb(preset=[["1.in", "1.5"]])
     assert ask(box, f"{reset};:LINS1:ROUT:SCAN?") == "1"
     box.wait(0.2)
-    assert box.glass() == set()
+    assert box.light() == set()
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_what_fails_is_not_said_to_be_done() -> None:
     box.dialect.inject(box.now, "silent-failure", match="SCAN 2", count=1)
     box.dialect.inject(box.now, "refuse", match="SCAN 3", count=1)
     box.dialect.inject(box.now, "failed-port", port="1.4")
-    for channel, (said, lit) in {2: ("1", True), 3: ("1", True), 4: ("4", False)}.items():
+    for channel, (reported, lit) in {2: ("1", True), 3: ("1", True), 4: ("4", False)}.items():
         ask(box, f"LINS1:ROUT:SCAN {channel}")
         box.wait(0.11)
-        assert (ask(box, "LINS1:ROUT:SCAN?"), bool(box.glass())) == (said, lit), channel
+        assert (ask(box, "LINS1:ROUT:SCAN?"), bool(box.light())) == (reported, lit), channel
 
 
 def test_an_open_that_is_not_carried_out_leaves_the_dark() -> None:
@@ -145,23 +145,23 @@ def test_an_open_that_is_not_carried_out_leaves_the_dark() -> None:
     box.dialect.inject(box.now, "silent-failure", match="OPEN$", count=1)
     ask(box, "LINS1:ROUT:OPEN")
     box.wait(0.11)
-    assert box.glass() == set() and ask(box, "LINS1:ROUT:OPEN:STAT?") == "0"
+    assert box.light() == set() and ask(box, "LINS1:ROUT:OPEN:STAT?") == "0"
     ask(box, "LINS1:ROUT:OPEN")
     box.wait(0.11)
-    assert box.glass() == {("1.in", "1.1")}
+    assert box.light() == {("1.in", "1.1")}
 
 
 @pytest.mark.parametrize(("kind", "lit"), [("reboot-keep", {("1.in", "1.5")}), ("reboot-lose", set())])
 def test_a_power_cut_keeps_the_channels_or_ends_in_the_dark(kind: str, lit: set[tuple[str, str]]) -> None:
     box = ltb(preset=[["1.in", "1.5"]], boot_s=0.5)
     box.dialect.inject(box.now, kind)
-    assert box.glass() == set()
+    assert box.light() == set()
     box.wait(0.7)
-    assert box.glass() == lit
+    assert box.light() == lit
 
 
 @pytest.mark.parametrize(
-    ("overrides", "says"),
+    ("overrides", "message"),
     [
         ({"size": "9x4"}, "at most 8 modules"),
         ({"preset": [["1.in", "2.1"]]}, "no module has that"),
@@ -169,12 +169,12 @@ def test_a_power_cut_keeps_the_channels_or_ends_in_the_dark(kind: str, lit: set[
         ({"size": "2x4", "serials": ["1"]}, "wanted one of each of 2 modules"),
     ],
 )
-def test_a_platform_that_cannot_be_is_refused(overrides: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_a_platform_that_cannot_be_is_refused(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         device_from_config("ltb1", "exfo-scpi", overrides)
 
 
-WORDS = [
+TEXTS = [
     "ROUT:SCAN 2",
     "ROUT:SCAN 9",
     "ROUT:OPEN",
@@ -185,7 +185,7 @@ WORDS = [
     "LOCK:STAT 1",
     "ROUT:SCAN?",
 ]
-MESSAGE = st.builds("LINS{}:{};:SYST:ERR?\n".format, st.integers(0, 3), st.sampled_from(WORDS)).map(str.encode)
+MESSAGE = st.builds("LINS{}:{};:SYST:ERR?\n".format, st.integers(0, 3), st.sampled_from(TEXTS)).map(str.encode)
 
 
 @given(texts=st.lists(st.one_of(MESSAGE, st.binary(max_size=40).map(lambda data: data + b"\n:SYST:ERR?\n")), max_size=20))
@@ -201,5 +201,5 @@ def test_no_bytes_upset_it_and_a_module_has_one_circuit_at_most(texts: list[byte
     assert len({pair[0] for pair in lit}) == len(lit) <= 2
     for module in ("1", "2"):
         dialect.receive(session, f"LINS{module}:ROUT:OPEN:STAT?\n".encode(), 100.0)
-    said = b"".join(data for _, _, data in dialect.drain() if data).decode().split()
-    assert [word == "1" for word in said] == [any(pair[0] == f"{module}.in" for pair in lit) for module in ("1", "2")]
+    lines = b"".join(data for _, _, data in dialect.drain() if data).decode().split()
+    assert [word == "1" for word in lines] == [any(pair[0] == f"{module}.in" for pair in lit) for module in ("1", "2")]

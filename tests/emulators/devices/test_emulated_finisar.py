@@ -18,7 +18,7 @@ def module() -> Bench:
 
 
 def ask(bench: Bench, text: str) -> list[str]:
-    return bench.say(text, end="\r\n").splitlines()
+    return bench.send(text, end="\r\n").splitlines()
 
 
 def rows(bench: Bench) -> dict[int, tuple[str, str]]:
@@ -38,18 +38,18 @@ def test_every_answer_has_the_echo_the_data_and_ok(module: Bench) -> None:
 
 def test_all_96_channels_are_blocked_at_first(module: Bench) -> None:
     assert rows(module) == dict.fromkeys(range(1, 97), ("99", "99.9"))
-    assert module.glass() == set()
+    assert module.light() == set()
 
 
 def test_what_is_staged_passes_no_light_until_it_is_committed_and_has_settled(module: Bench) -> None:
     assert ask(module, "URA 52,3,0.0;53,3,2.0") == ["URA 52,3,0.0;53,3,2.0", "OK"]
     module.wait(1.0)
-    assert module.glass() == set()
+    assert module.light() == set()
     assert rows(module)[52] == ("99", "99.9")
     assert ask(module, "RSW") == ["RSW", "OK"]
     assert rows(module)[52] == ("99", "99.9")
     module.wait(0.21)
-    assert module.glass() == {("in", "3", 193_875_000, 193_975_000)}
+    assert module.light() == {("in", "3", 193_875_000, 193_975_000)}
     assert (rows(module)[52], rows(module)[53]) == (("3", "0.0"), ("3", "2.0"))
     assert module.plant.writes == 2
 
@@ -57,10 +57,10 @@ def test_what_is_staged_passes_no_light_until_it_is_committed_and_has_settled(mo
 def test_a_commit_commits_what_others_staged_too(module: Bench) -> None:
     ask(module, "URA 1,1,0.0")
     other = module.open()
-    module.say("URA 2,2,0.0", other, end="\r\n")
-    module.say("RSW", other, end="\r\n")
+    module.send("URA 2,2,0.0", other, end="\r\n")
+    module.send("RSW", other, end="\r\n")
     module.wait(0.3)
-    assert {way[1] for way in module.glass()} == {"1", "2"}
+    assert {path[1] for path in module.light()} == {"1", "2"}
 
 
 def test_a_blocked_channel_goes_dark_and_its_neighbour_stays_lit(module: Bench) -> None:
@@ -72,7 +72,7 @@ def test_a_blocked_channel_goes_dark_and_its_neighbour_stays_lit(module: Bench) 
     ask(module, "URA 10,1,99.9")
     ask(module, "RSW")
     module.wait(0.3)
-    assert {way[1] for way in module.glass()} == {"2"}
+    assert {path[1] for path in module.light()} == {"2"}
     assert next(iter(module.plant.bands())).since_s == since
 
 
@@ -96,7 +96,7 @@ def test_what_it_does_not_take_changes_nothing(module: Bench, text: str, end: st
     assert ask(module, text) == [text, end]
     ask(module, "RSW")
     module.wait(0.3)
-    assert module.glass() == set()
+    assert module.light() == set()
 
 
 def test_the_committed_map_comes_back_with_the_power_and_the_staged_one_does_not(module: Bench) -> None:
@@ -105,18 +105,18 @@ def test_the_committed_map_comes_back_with_the_power_and_the_staged_one_does_not
     module.wait(0.3)
     ask(module, "URA 6,6,0.0")
     module.dialect.inject(module.now, "reboot-keep")
-    assert module.glass() == set()
+    assert module.light() == set()
     module.wait(2.0)
-    assert {way[1] for way in module.glass()} == {"5"}
+    assert {path[1] for path in module.light()} == {"5"}
     module.session = module.open()
     ask(module, "RSW")
     module.wait(0.3)
-    assert {way[1] for way in module.glass()} == {"5"}
+    assert {path[1] for path in module.light()} == {"5"}
 
 
 def test_presets_pass_light_from_the_start() -> None:
     module = Bench("finisar-serial", preset=[[1, 2], [3, 4, 5.0]])
-    assert {way[1] for way in module.glass()} == {"2", "4"}
+    assert {path[1] for path in module.light()} == {"2", "4"}
     assert rows(module)[3] == ("4", "5.0")
     for bad in ([[1]], [[97, 1]], [[1, 10]], [[1, 2], [1, 3]]):
         with pytest.raises(ValueError):
@@ -141,5 +141,5 @@ def test_no_bytes_upset_it(pieces: list[bytes]) -> None:
     for number, piece in enumerate(pieces):
         dialect.receive(session, piece, float(number))
     dialect.tick(1000.0)
-    lit = sorted(way[2:] for way in plant.lit(1000.0))
+    lit = sorted(path[2:] for path in plant.lit(1000.0))
     assert all(one[1] <= other[0] for one, other in pairwise(lit))

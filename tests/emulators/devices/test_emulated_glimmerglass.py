@@ -290,9 +290,9 @@ async def test_an_answer_of_firmware_of_2005_is_what_its_users_kept_byte_by_byte
     await device.settle()
     await client.reader.readuntil(b"\r\n<")
     client.send("rtrv-crs-fiber::10001&10002:1;")
-    said = "<" + (await client.reader.readuntil(b"\r\n;\r\n<")).decode().replace("\r", "")
-    said = re.sub(r"=-\d\d\.\d{3}", "=-NN.NNN", re.sub(r"PWRLOSS=-?\d\.\d\d\d", "PWRLOSS=N.NNN", said))
-    assert re.sub(r"\d\d-\d\d-\d\d \d\d:\d\d:\d\d", "<time>", said) == (
+    output = "<" + (await client.reader.readuntil(b"\r\n;\r\n<")).decode().replace("\r", "")
+    output = re.sub(r"=-\d\d\.\d{3}", "=-NN.NNN", re.sub(r"PWRLOSS=-?\d\.\d\d\d", "PWRLOSS=N.NNN", output))
+    assert re.sub(r"\d\d-\d\d-\d\d \d\d:\d\d:\d\d", "<time>", output) == (
         "<rtrv-crs-fiber::10001&10002:1;\nrtrv-crs-fiber::10001&10002:1;\n\n"
         f"{header}o01gva.datatag.org <time>\nM  1 COMPLD\n"
         f'{row}"GGN:IPORTID=10001,IPORTNAME=,OPORTID=0,OPORTNAME=,CONNID=0,CONNSTATE=single,CONNCAUSE=none,'

@@ -28,13 +28,13 @@ class Echo(HttpDialect[None]):
     def answer(self, request: Request, now: float) -> Response:
         if request.path == "/nothing":
             return Response(204)
-        said = {
+        reply = {
             "method": request.method,
             "path": request.path,
             "query": list(request.query),
             "body": request.body.decode("latin-1"),
         }
-        return Response.of_json(said)
+        return Response.of_json(reply)
 
     def snapshot(self, now: float) -> None:
         return None
@@ -54,7 +54,7 @@ async def device() -> Any:
     await made.server.stop()
 
 
-def say(dialect: Echo, *pieces: bytes) -> tuple[Session, list[bytes | None]]:
+def send(dialect: Echo, *pieces: bytes) -> tuple[Session, list[bytes | None]]:
     session = dialect.open(0.0)
     assert session is not None
     for piece in pieces:
@@ -116,12 +116,12 @@ async def test_pipelined_requests_are_answered_in_order(device: Device, chunking
     client = await device.connect()
     for byte in b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n":
         client.writer.write(bytes((byte,)))
-    said = await client.ended()
-    assert said.index(b'"/1"') < said.index(b'"/2"') and said.count(b"HTTP/1.1 200 OK") == 2
+    reported = await client.ended()
+    assert reported.index(b'"/1"') < reported.index(b'"/2"') and reported.count(b"HTTP/1.1 200 OK") == 2
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("message", "wanted"),
     [
         (b"hello\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host: RFC 9112 3.2
@@ -134,23 +134,23 @@ async def test_pipelined_requests_are_answered_in_order(device: Device, chunking
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     ],
 )
-def test_what_is_no_request_gets_what_fits_and_the_connection_ends(said: bytes, wanted: int) -> None:
-    for pieces in ([said, b"\r\n\r\n"], [said[i : i + 1] for i in range(len(said))] + [b"\r\n\r\n"]):
-        _, out = say(echo(), *pieces)
+def test_what_is_no_request_gets_what_fits_and_the_connection_ends(message: bytes, wanted: int) -> None:
+    for pieces in ([message, b"\r\n\r\n"], [message[i : i + 1] for i in range(len(message))] + [b"\r\n\r\n"]):
+        _, out = send(echo(), *pieces)
         assert status(out[0]) == wanted and out[1:] == [None]
         assert out[0] and b"connection: close" in out[0]
 
 
 def test_a_body_may_be_so_long_and_no_longer() -> None:
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-    _, out = say(echo(), head % MAX_BODY, b"x" * MAX_BODY)
+    _, out = send(echo(), head % MAX_BODY, b"x" * MAX_BODY)
     assert status(out[0]) == 200
-    _, out = say(echo(), head % (MAX_BODY + 1), b"x" * (MAX_BODY + 1))
+    _, out = send(echo(), head % (MAX_BODY + 1), b"x" * (MAX_BODY + 1))
     assert (status(out[0]), out[1]) == (413, None)
 
 
 def test_nothing_is_read_behind_the_last_request() -> None:
-    session, out = say(echo(), b"GET /1 HTTP/1.0\r\n\r\nGET /2 HTTP/1.0\r\n\r\n")
+    session, out = send(echo(), b"GET /1 HTTP/1.0\r\n\r\nGET /2 HTTP/1.0\r\n\r\n")
     assert len(out) == 2 and out[1] is None
     assert session.buffer == b""
 
@@ -158,7 +158,7 @@ def test_nothing_is_read_behind_the_last_request() -> None:
 def test_only_so_many_requests_may_wait() -> None:
     dialect = echo()
     dialect.inject(0.0, "slow", seconds=100)
-    session, _ = say(dialect, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+    session, _ = send(dialect, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
     assert len(session.queue) <= MAX_WAITING + 1
 
 
@@ -177,12 +177,12 @@ def test_only_so_many_requests_may_wait() -> None:
 )
 def test_a_name_and_a_password_are_asked_for(header: str, wanted: int) -> None:
     line = f"Authorization: {header}\r\n" if header else ""
-    _, out = say(echo(username="admin", password="root"), f"GET / HTTP/1.1\r\nHost: x\r\n{line}\r\n".encode("latin-1"))
+    _, out = send(echo(username="admin", password="root"), f"GET / HTTP/1.1\r\nHost: x\r\n{line}\r\n".encode("latin-1"))
     assert status(out[0]) == wanted and out[0] and (b'www-authenticate: Basic realm="device"' in out[0]) is (wanted == 401)
 
 
 def test_a_head_has_no_body_but_its_length() -> None:
-    _, out = say(echo(), b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+    _, out = send(echo(), b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert out[0] and out[0].endswith(b"\r\n\r\n") and b"content-length: 56" in out[0]
 
 
@@ -201,7 +201,7 @@ def test_a_head_has_no_body_but_its_length() -> None:
 def test_faults_strike_requests(kind: str, answers: list[int | None]) -> None:
     dialect = echo()
     dialect.inject(0.0, kind, match="^GET /x ")
-    _, out = say(dialect, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+    _, out = send(dialect, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
     assert [None if data is None else status(data) for data in out] == answers
     assert kind != "twice" or (out[0] and out[0].count(b"HTTP/1.1 200") == 2)
 
@@ -231,8 +231,8 @@ REQUEST = st.builds(
 @settings(deadline=None)
 def test_no_bytes_upset_an_http_device(pieces: Sequence[bytes]) -> None:
     dialect = echo(username="admin", password="root")
-    session, out = say(dialect, *pieces)
-    said = [data for data in out if data]
-    assert all(data.startswith(b"HTTP/1.1 ") and b"\r\n\r\n" in data for data in said)
+    session, out = send(dialect, *pieces)
+    lines = [data for data in out if data]
+    assert all(data.startswith(b"HTTP/1.1 ") and b"\r\n\r\n" in data for data in lines)
     assert out.count(None) <= 1 and (None not in out or out[-1] is None)
     assert session.buffer == b""

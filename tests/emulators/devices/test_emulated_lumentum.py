@@ -23,11 +23,11 @@ class Roadm(Bench):
         super().__init__("lumentum-netconf", transport="netconf", **overrides)
         offered = BASE.replace("xml:ns:netconf", "netconf")
         hello = f'<hello xmlns="{BASE}"><capabilities><capability>{offered}</capability></capabilities>'
-        self.say(f"{hello}</hello>", end="]]>]]>")
+        self.send(f"{hello}</hello>", end="]]>]]>")
 
     def rpc(self, body: str) -> str:
         """Return the reply, whenever it comes."""
-        reply = self.say(f'<rpc message-id="1" xmlns="{BASE}">{body}</rpc>', end="]]>]]>")
+        reply = self.send(f'<rpc message-id="1" xmlns="{BASE}">{body}</rpc>', end="]]>]]>")
         return reply or self.wait(10.0)
 
     def edit(self, *nodes: str, space: str = OTE, top: str = "connections", extra: str = "") -> str:
@@ -70,22 +70,22 @@ def roadm() -> Roadm:
 def test_a_connection_is_ok_when_its_light_has_settled(roadm: Roadm) -> None:
     message = f'<rpc message-id="1" xmlns="{BASE}"><edit-config><target><running/></target>'
     message += f'<config><connections xmlns="{OTE}">{connection()}</connections></config></edit-config></rpc>'
-    assert roadm.say(message, end="]]>]]>") == ""
+    assert roadm.send(message, end="]]>]]>") == ""
     assert roadm.wait(0.99) == ""
     assert "<ok/>" in roadm.wait(0.02)
-    assert roadm.glass() == {FIRST}
+    assert roadm.light() == {FIRST}
     assert roadm.plant.writes == 1
 
 
 def test_until_it_has_settled_a_connection_has_no_state(roadm: Roadm) -> None:
-    roadm.say(
+    roadm.send(
         f'<rpc message-id="1" xmlns="{BASE}"><edit-config><target><running/></target><config>'
         f'<connections xmlns="{OTE}">{connection()}</connections></config></edit-config></rpc>',
         end="]]>]]>",
     )
     first, roadm.session = roadm.session, roadm.open()
     assert first is not roadm.session
-    roadm.say(
+    roadm.send(
         f'<hello xmlns="{BASE}"><capabilities><capability>urn:ietf:params:netconf:base:1.0</capability></capabilities></hello>',
         end="]]>]]>",
     )
@@ -101,50 +101,50 @@ def test_overlapping_spectrum_is_refused_until_the_old_connection_is_deleted(roa
     assert "data-exists" in reply
     assert "connection=2: spectrum overlaps" in reply
     assert len(roadm.plant.violations) == 1
-    assert roadm.glass() == {FIRST}
+    assert roadm.light() == {FIRST}
     assert "<ok/>" in roadm.edit(connection(2, start_freq="191375.0", end_freq="191425.0"))
     assert "<ok/>" in roadm.delete(1, 1)
-    assert roadm.glass() == {("4102", "4201", 191_375_000, 191_425_000)}
+    assert roadm.light() == {("4102", "4201", 191_375_000, 191_425_000)}
     assert "data-missing" in roadm.delete(1, 1)
 
 
 def test_two_tenants_have_one_wavelength_of_the_common_port_in_turn_and_two_wavelengths_at_once(roadm: Roadm) -> None:
     second = {"start_freq": "191425.0", "end_freq": "191475.0"}
     assert "<ok/>" in roadm.edit(connection(1), connection(2, **second))
-    assert len(roadm.glass()) == 2
+    assert len(roadm.light()) == 2
     assert "<ok/>" in roadm.delete(1, 2)
     assert "spectrum overlaps" in roadm.edit(connection(2, start_freq="191325.0", end_freq="191375.0"))
-    assert roadm.glass() == {FIRST}
+    assert roadm.light() == {FIRST}
     assert "<ok/>" in roadm.delete(1, 1)
     assert "<ok/>" in roadm.edit(connection(2, start_freq="191325.0", end_freq="191375.0"))
-    assert roadm.glass() == {("4102", "4201", 191_325_000, 191_375_000)}
+    assert roadm.light() == {("4102", "4201", 191_325_000, 191_375_000)}
 
 
 def test_the_same_spectrum_is_free_in_the_other_module(roadm: Roadm) -> None:
     assert "<ok/>" in roadm.edit(connection(1), connection(1, module=2))
-    assert roadm.glass() == {FIRST, ("5101", "5201", 191_325_000, 191_375_000)}
+    assert roadm.light() == {FIRST, ("5101", "5201", 191_325_000, 191_375_000)}
 
 
 def test_all_connections_of_a_module_are_removed_at_once(roadm: Roadm) -> None:
     roadm.edit(connection(1), connection(1, module=2))
     assert "<ok/>" in roadm.rpc(f'<remove-all-connections xmlns="{OTE}"><dn>{CARD};module=1</dn></remove-all-connections>')
-    assert {way[0] for way in roadm.glass()} == {"5101"}
+    assert {path[0] for path in roadm.light()} == {"5101"}
 
 
 def test_edit_config_neither_deletes_nor_moves_what_is_in_service(roadm: Roadm) -> None:
     roadm.edit(connection(1))
-    gone = f'<connection xmlns:nc="{BASE}" nc:operation="delete"><dn>{CARD};module=1;connection=1</dn></connection>'
-    assert "use delete-connection" in roadm.edit(gone)
+    lost = f'<connection xmlns:nc="{BASE}" nc:operation="delete"><dn>{CARD};module=1;connection=1</dn></connection>'
+    assert "use delete-connection" in roadm.edit(lost)
     assert "use delete-connection" in roadm.edit(
         connection(2, start_freq="192000.0", end_freq="192050.0"), extra="<default-operation>replace</default-operation>"
     )
     assert "in-service" in roadm.edit(connection(1, start_freq="192000.0", end_freq="192050.0"))
-    assert roadm.glass() == {FIRST}
+    assert roadm.light() == {FIRST}
     assert "<ok/>" in roadm.edit(connection(1, maintenance_state="out-of-service"))
-    assert roadm.glass() == set()
+    assert roadm.light() == set()
     assert "<ok/>" in roadm.edit(connection(1, maintenance_state="out-of-service", start_freq="192000.0", end_freq="192050.0"))
     assert "<ok/>" in roadm.edit(connection(1, start_freq="192000.0", end_freq="192050.0"))
-    assert roadm.glass() == {("4101", "4201", 192_000_000, 192_050_000)}
+    assert roadm.light() == {("4101", "4201", 192_000_000, 192_050_000)}
 
 
 def test_attenuation_changes_in_service_and_the_light_stays(roadm: Roadm) -> None:
@@ -159,7 +159,7 @@ def test_attenuation_changes_in_service_and_the_light_stays(roadm: Roadm) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"start_freq": "191300.0"}, "end-freq"),
         ({"end_freq": "191325.0"}, "end-freq"),
@@ -173,11 +173,11 @@ def test_attenuation_changes_in_service_and_the_light_stays(roadm: Roadm) -> Non
         ({"input_port_reference": "4101"}, "input-port-reference"),
     ],
 )
-def test_a_value_that_cannot_be_is_named_and_nothing_changes(roadm: Roadm, changes: dict[str, str], says: str) -> None:
+def test_a_value_that_cannot_be_is_named_and_nothing_changes(roadm: Roadm, changes: dict[str, str], message: str) -> None:
     reply = roadm.edit(connection(1, **changes))
     assert "invalid-value" in reply
-    assert f"<bad-element>{says}</bad-element>" in reply
-    assert roadm.glass() == set()
+    assert f"<bad-element>{message}</bad-element>" in reply
+    assert roadm.light() == set()
     assert "191325.0" not in roadm.rpc("<get-config><source><running/></source></get-config>")
 
 
@@ -185,10 +185,10 @@ def test_an_amplifier_is_configured_out_of_service_and_lets_no_light_through_the
     roadm.edit(connection(1), connection(1, module=2))
     assert "in-service" in roadm.edit(edfa(1, maintenance_state="in-service", target_gain="12.0"), space=EDFA, top="edfas")
     assert "<ok/>" in roadm.edit(edfa(1, maintenance_state="out-of-service"), space=EDFA, top="edfas")
-    assert {way[0] for way in roadm.glass()} == {"5101"}
+    assert {path[0] for path in roadm.light()} == {"5101"}
     assert "<ok/>" in roadm.edit(edfa(1, target_gain="12.0"), space=EDFA, top="edfas")
     assert "<ok/>" in roadm.edit(edfa(1, maintenance_state="in-service"), space=EDFA, top="edfas")
-    assert roadm.glass() == {FIRST, ("5101", "5201", 191_325_000, 191_375_000)}
+    assert roadm.light() == {FIRST, ("5101", "5201", 191_325_000, 191_375_000)}
 
 
 def test_an_amplifier_is_read_as_public_clients_read_it_byte_by_byte() -> None:
@@ -220,8 +220,8 @@ def test_an_amplifier_is_put_into_another_mode_as_a_public_client_does_it(roadm:
     assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="out-of-service"), space=EDFA, top="edfas")
     assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="in-service", los_shutdown="false"), space=EDFA, top="edfas")
     reply = roadm.rpc(f'<get><filter><edfas xmlns="{EDFA}"/></filter></get>')
-    for said in ("control-mode", "constant-power"), ("target-power", "-10.0"), ("los-shutdown", "false"):
-        assert re.search(rf"lotee:{said[0]}[^>]*>{said[1]}<", reply)
+    for lines in ("control-mode", "constant-power"), ("target-power", "-10.0"), ("los-shutdown", "false"):
+        assert re.search(rf"lotee:{lines[0]}[^>]*>{lines[1]}<", reply)
 
 
 def test_where_amplifiers_go_first_a_module_in_service_is_not_changed() -> None:
@@ -229,9 +229,9 @@ def test_where_amplifiers_go_first_a_module_in_service_is_not_changed() -> None:
     assert "edfa=1: in-service" in roadm.edit(connection(1))
     roadm.edit(edfa(1, maintenance_state="out-of-service"), space=EDFA, top="edfas")
     assert "<ok/>" in roadm.edit(connection(1))
-    assert roadm.glass() == set()
+    assert roadm.light() == set()
     roadm.edit(edfa(1, maintenance_state="in-service"), space=EDFA, top="edfas")
-    assert roadm.glass() == {FIRST}
+    assert roadm.light() == {FIRST}
     assert "edfa=1: in-service" in roadm.delete(1, 1)
 
 
@@ -245,11 +245,11 @@ def test_faults_of_ports_are_refusals(roadm: Roadm) -> None:
 def test_the_running_configuration_comes_back_with_the_power_or_does_not() -> None:
     for keep in (True, False):
         roadm = Roadm(preset=[[1, 1, "4101", "4201", 191325.0, 191375.0, 2.0]])
-        assert roadm.glass() == {FIRST}
+        assert roadm.light() == {FIRST}
         roadm.dialect.inject(roadm.now, "reboot-keep" if keep else "reboot-lose")
-        assert roadm.glass() == set()
+        assert roadm.light() == set()
         roadm.wait(3.0)
-        assert roadm.glass() == ({FIRST} if keep else set())
+        assert roadm.light() == ({FIRST} if keep else set())
 
 
 def test_a_roadm_comes_in_one_size() -> None:

@@ -120,12 +120,12 @@ def test_what_is_framed_comes_out_however_it_is_cut(messages: list[bytes], size:
 
 
 @pytest.mark.parametrize(
-    "said", [b"<rpc/>", b"\n#0\n", b"\n#01\n", b"\n#x", b"\n##\n", b"\n#99999999999\n", b"\n#5000000\n", b"]]>]]>"]
+    "message", [b"<rpc/>", b"\n#0\n", b"\n#01\n", b"\n#x", b"\n##\n", b"\n#99999999999\n", b"\n#5000000\n", b"]]>]]>"]
 )
-def test_what_is_no_chunk_is_no_framing(said: bytes) -> None:
+def test_what_is_no_chunk_is_no_framing(message: bytes) -> None:
     decoder = Decoder()
     decoder.chunked = True
-    decoder.feed(said + b"              ")
+    decoder.feed(message + b"              ")
     with pytest.raises(Unframed):
         decoder.next()
 
@@ -163,7 +163,7 @@ def test_both_must_know_base_1_1_to_speak_in_chunks(bases: tuple[str, ...], devi
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         hello("urn:other"),
         hello(BASE_1_0).replace(b"</hello>", b"<session-id>4</session-id></hello>"),
@@ -172,11 +172,11 @@ def test_both_must_know_base_1_1_to_speak_in_chunks(bases: tuple[str, ...], devi
         b'<!DOCTYPE x [<!ENTITY a "b">]>' + hello(BASE_1_0),
     ],
 )
-def test_another_hello_ends_the_session(said: bytes) -> None:
+def test_another_hello_ends_the_session(message: bytes) -> None:
     dialect = ShelfDevice()
     session = dialect.open(0.0)
     assert session is not None
-    dialect.receive(session, said, 1.0)
+    dialect.receive(session, message, 1.0)
     assert [data is None for _, _, data in dialect.drain()] == [False, True] and session.cut
 
 
@@ -184,9 +184,9 @@ def test_the_hello_names_bases_modules_and_a_session() -> None:
     dialect = ShelfDevice()
     for number in ("1", "2"):
         dialect.open(0.0)
-        ((_, _, said),) = dialect.drain()
-        assert said and said.endswith(b"]]>]]>")
-        root = etree.fromstring(said.removesuffix(b"]]>]]>"))
+        ((_, _, output),) = dialect.drain()
+        assert output and output.endswith(b"]]>]]>")
+        root = etree.fromstring(output.removesuffix(b"]]>]]>"))
         assert root.findtext(f"{{{NETCONF}}}session-id") == number
         named = [e.text for e in root.iter(f"{{{NETCONF}}}capability")]
         assert named[:2] == [BASE_1_0, BASE_1_1] and named[-1] == f"{NS}?module=shelf&revision=2020-01-01"
@@ -201,7 +201,7 @@ def test_all_attributes_of_a_request_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("message", "wanted"),
     [
         (rpc("<reboot/>"), ("protocol", "operation-not-supported")),
         (rpc('<reboot xmlns="urn:x"/>'), ("protocol", "operation-not-supported")),
@@ -232,9 +232,9 @@ def test_all_attributes_of_a_request_come_back() -> None:
         ("<a>" * 300 + "</a>" * 300, ("rpc", "malformed-message")),
     ],
 )
-def test_what_cannot_be_done_is_told_by_type_and_tag(said: str, wanted: tuple[str, str]) -> None:
+def test_what_cannot_be_done_is_told_by_type_and_tag(message: str, wanted: tuple[str, str]) -> None:
     dialect = ShelfDevice()
-    session, (reply, after) = talk(dialect, said, rpc("<get/>"))
+    session, (reply, after) = talk(dialect, message, rpc("<get/>"))
     assert error(reply) == wanted
     assert shown(after) == ["a=1", "b=2"] and not session.closed
 
@@ -249,8 +249,8 @@ def test_bytes_that_are_no_utf8_are_malformed() -> None:
     dialect = ShelfDevice()
     session, _ = talk(dialect)
     dialect.receive(session, encode(rpc("<get/>").encode().replace(b"7", b"\xff"), True), 1.0)
-    ((_, _, said),) = dialect.drain()
-    assert said and b"malformed-message" in said
+    ((_, _, reported),) = dialect.drain()
+    assert reported and b"malformed-message" in reported
 
 
 # filters
@@ -375,15 +375,15 @@ def test_a_session_is_closed_by_itself_or_killed_by_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("refuse", b"operation-failed"), ("unsolicited-before", b"<notification"), ("swallow", b"")]
+    ("kind", "message"), [("refuse", b"operation-failed"), ("unsolicited-before", b"<notification"), ("swallow", b"")]
 )
-def test_faults_strike_messages(kind: str, said: bytes) -> None:
+def test_faults_strike_messages(kind: str, message: bytes) -> None:
     dialect = ShelfDevice()
     session, _ = talk(dialect)
     dialect.inject(1.0, kind, match="<get")
     dialect.receive(session, encode(rpc("<get/>").encode(), True), 1.0)
     out = b"".join(data for _, _, data in dialect.drain() if data)
-    assert said in out and bool(out) is bool(said)
+    assert message in out and bool(out) is bool(message)
 
 
 OPEN = st.sampled_from(
@@ -453,10 +453,10 @@ async def test_a_bare_client_of_base_1_0_gets_its_answer_and_the_end(served: Dev
             channel.settimeout(5)
             channel.invoke_subsystem("netconf")
             channel.sendall(hello(BASE_1_0) + rpc("<get/>").encode() + b"]]>]]>" + rpc("<close-session/>").encode() + b"]]>]]>")
-            said = b""
+            output = b""
             while data := channel.recv(1000):
-                said += data
-            return said
+                output += data
+            return output
 
     greeting, answer, farewell, rest = (await asyncio.to_thread(client)).split(b"]]>]]>")
     assert b"<hello" in greeting and b"<level>1</level>" in answer and b"<ok/>" in farewell and rest == b""

@@ -25,10 +25,10 @@ class Node(Bench):
         super().__init__("openroadm-netconf", transport="netconf", **overrides)
         offered = BASE.replace("xml:ns:netconf", "netconf")
         hello = f'<hello xmlns="{BASE}"><capabilities><capability>{offered}</capability></capabilities>'
-        self.say(f"{hello}</hello>", end="]]>]]>")
+        self.send(f"{hello}</hello>", end="]]>]]>")
 
     def rpc(self, body: str) -> str:
-        return self.say(f'<rpc message-id="1" xmlns="{BASE}">{body}</rpc>', end="]]>]]>") or self.wait(30.0)
+        return self.send(f'<rpc message-id="1" xmlns="{BASE}">{body}</rpc>', end="]]>]]>") or self.wait(30.0)
 
     def edit(self, *nodes: str) -> str:
         config = f'<config><org-openroadm-device xmlns="{DEVICE}">{"".join(nodes)}</org-openroadm-device></config>'
@@ -65,7 +65,7 @@ def cross(source: str, destination: str, name: str = "one", mode: str = "off", t
     )
 
 
-def gone(kind: str, key: str, name: str) -> str:
+def ended(kind: str, key: str, name: str) -> str:
     return f'<{kind} xmlns:nc="{BASE}" nc:operation="delete"><{key}>{name}</{key}></{kind}>'
 
 
@@ -82,32 +82,32 @@ def node() -> Node:
 def test_a_connection_is_dark_while_off_and_lit_when_power_has_settled(node: Node) -> None:
     node.made(cross("drop", "deg"))
     node.wait(20.0)
-    assert not node.glass()
+    assert not node.light()
     node.made(cross("drop", "deg", mode="power", target="-9.00"))
     node.wait(11.9)
-    assert not node.glass()
+    assert not node.light()
     node.wait(0.2)
-    assert node.glass() == {ADD}
+    assert node.light() == {ADD}
 
 
 def test_both_directions_share_their_channels_and_end_one_by_one(node: Node) -> None:
     node.made(cross("drop", "deg", "add", "power", "-9.00"), cross("deg", "drop", "drop", "power"))
     node.wait(12.0)
-    assert node.glass() == {ADD, DROP}
-    assert "data-missing" in node.edit(gone("interface", "name", "deg")), "a connection refers to it"
-    node.made(gone("roadm-connections", "connection-name", "add"))
-    assert node.glass() == {DROP}, "deletion darkens at once"
-    node.made(gone("roadm-connections", "connection-name", "drop"))
-    assert "data-missing" in node.edit(gone("interface", "name", "mc")), "a channel is on it"
-    node.made(*(gone("interface", "name", name) for name in ("deg", "drop", "mc")))
-    assert not node.glass()
+    assert node.light() == {ADD, DROP}
+    assert "data-missing" in node.edit(ended("interface", "name", "deg")), "a connection refers to it"
+    node.made(ended("roadm-connections", "connection-name", "add"))
+    assert node.light() == {DROP}, "deletion darkens at once"
+    node.made(ended("roadm-connections", "connection-name", "drop"))
+    assert "data-missing" in node.edit(ended("interface", "name", "mc")), "a channel is on it"
+    node.made(*(ended("interface", "name", name) for name in ("deg", "drop", "mc")))
+    assert not node.light()
 
 
 def test_gain_loss_after_power_keeps_the_light(node: Node) -> None:
     node.made(cross("drop", "deg", mode="power", target="-9.00"))
     node.wait(12.0)
     node.made(cross("drop", "deg", mode="gainLoss", target="-9.00"))
-    assert node.glass() == {ADD}
+    assert node.light() == {ADD}
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_gain_loss_after_power_keeps_the_light(node: Node) -> None:
         (cross("drop", "mc"), "invalid-value"),
         (cross("drop", "deg", mode="power"), "missing-element"),
         (cross("drop", "deg", mode="high"), "invalid-value"),
-        (gone("interface", "name", "OMS-DEG1-TTP-TXRX"), "operation-failed"),
-        (gone("interface", "name", "none"), "data-missing"),
+        (ended("interface", "name", "OMS-DEG1-TTP-TXRX"), "operation-failed"),
+        (ended("interface", "name", "none"), "data-missing"),
         ("<info><vendor>me</vendor></info>", "unknown-element"),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_wavelength_is_used_once_in_a_group_where_the_node_says_so() -> None:
 def test_a_node_whose_ports_are_of_one_direction_has_lines_and_partners_for_both() -> None:
     ports = {"in": ["SRG1/3/0/C1-RX", "DEG1"], "out": ["SRG1/3/0/C1-TX", "DEG1"]}
     node = Node(ports=ports, preset=[["SRG1/3/0/C1-RX", "DEG1", 193075, 193125]])
-    assert node.glass() == {("SRG1/3/0/C1-RX", "DEG1", LOW, HIGH)}
+    assert node.light() == {("SRG1/3/0/C1-RX", "DEG1", LOW, HIGH)}
     shown = node.rpc("<get/>")
     assert "OMS-DEG1-TTP-RX" in shown and "OMS-DEG1-TTP-TX" in shown and "<port-name>C1-TX</port-name>" in shown
     assert "<port-direction>rx</port-direction>" in shown and "partner-port" in shown
@@ -178,4 +178,4 @@ def test_what_was_configured_comes_back_after_a_power_cycle(node: Node) -> None:
     node.wait(12.0)
     node.dialect.reboot(True, node.now)
     node.wait(20.0)
-    assert node.glass() == {ADD}
+    assert node.light() == {ADD}

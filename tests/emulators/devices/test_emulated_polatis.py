@@ -23,7 +23,7 @@ async def test_set_commands_are_silent_and_make_light_after_the_settling_time(st
     assert await client.line(STATE) == "(@),(@)"
     await polatis.settle()
     assert await client.line(STATE) == "(@1,2),(@17,18)"
-    ((at, lit),) = polatis.glass
+    ((at, lit),) = polatis.light
     assert lit == {("1", "17"), ("2", "18")}
     assert 0.1 <= at - before < 0.2
     assert polatis.plant.writes == 1
@@ -34,7 +34,7 @@ async def test_breaking_is_dark_before_the_next_answer(polatis: Device) -> None:
     client.send(":oxc:swit:conn:add (@1),(@17)\n")
     await polatis.settle()
     assert await client.line(f":oxc:swit:conn:sub (@1),(@17);{STATE}") == "(@),(@)"
-    assert polatis.glass[-1][1] == frozenset()
+    assert polatis.light[-1][1] == frozenset()
 
 
 async def test_only_keeps_what_stays_and_frees_ports_before_their_reuse(start: Start) -> None:

@@ -149,12 +149,12 @@ async def test_a_flap_takes_the_light_away_and_brings_it_back_so_often(start: St
     client = await entered(device)
     assert "COMPLD" in await client.ask("ENT-PORT-FLAP::17:123::80,40,2;")
     assert device.lit() == {("1", "17"), ("2", "18")}
-    device.glass.clear()
+    device.light.clear()
     assert "COMPLD" in await client.ask("OPR-PORT-FLAP::17:123:;")
     assert device.lit() == {("2", "18")}
-    await until(lambda: len(device.glass) >= 4)
-    assert [("1", "17") in lit for _, lit in device.glass] == [False, True, False, True]
-    assert all(("2", "18") in lit for _, lit in device.glass)
+    await until(lambda: len(device.light) >= 4)
+    assert [("1", "17") in lit for _, lit in device.light] == [False, True, False, True]
+    assert all(("2", "18") in lit for _, lit in device.light)
 
 
 async def test_a_released_flap_leaves_the_port_open(start: Start) -> None:

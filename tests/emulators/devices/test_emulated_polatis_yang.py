@@ -65,7 +65,7 @@ async def test_a_put_of_the_collection_replaces_all_of_it_and_leaves_alone_what_
     since = rest.plant.since(("1", "9"))
     assert (await http.put(CROSS, json=put((1, 9), (3, 10)))).status_code == 204
     assert rest.plant.pairs() == (("1", "9"), ("3", "10")) and rest.plant.since(("1", "9")) == since
-    assert all(("1", "9") in lit for _, lit in rest.glass[1:])
+    assert all(("1", "9") in lit for _, lit in rest.light[1:])
     await rest.settle()
     assert rest.lit() == {("1", "9"), ("3", "10")}
     answer = await http.get(CROSS)
@@ -125,7 +125,7 @@ async def test_a_pair_is_shown_at_once_and_lit_when_the_mirrors_rest(start: Star
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "said"),
+    ("method", "path", "body", "status", "message"),
     [
         ("POST", CROSS, {"optical-switch:pair": [{"ingress": 1, "egress": 12}]}, 409, "data-exists"),
         ("POST", CROSS, {"optical-switch:pair": [{"ingress": 2, "egress": 9}]}, 409, "in-use"),
@@ -155,11 +155,11 @@ async def test_a_pair_is_shown_at_once_and_lit_when_the_mirrors_rest(start: Star
         ("PATCH", f"{DATA}voa/port=9", {"port": {"atten-mode": "VOA_MODE_ABSOLUTE"}}, 400, "invalid-value"),
     ],
 )
-async def test_what_cannot_be_is_refused_whole(start: Start, method: str, path: str, body: Any, status: int, said: str) -> None:
+async def test_what_cannot_be_is_refused_whole(start: Start, method: str, path: str, body: Any, status: int, message: str) -> None:
     device = await start("polatis-restconf", served={"scheme": "http"}, size="8x8", preset=[[1, 9]])
     async with client_of(device) as http:
         answer = await http.request(method, path, json=body)
-    assert (answer.status_code, tag(answer)) == (status, said)
+    assert (answer.status_code, tag(answer)) == (status, message)
     assert device.plant.pairs() == (("1", "9"),) and not device.plant.violations
 
 
@@ -315,9 +315,9 @@ def test_no_request_upsets_it_and_what_it_shows_is_its_glass(asked: list[tuple[s
     for method, path, body in [*asked, ("GET", CROSS, b"")]:
         kind = "xml" if len(body) % 2 else "json"
         dialect.receive(session, head.format(method, path, kind, len(body)).encode() + body, 1.0)
-    said = [data for _, _, data in dialect.drain() if data]
-    assert len(said) == len(asked) + 1 and all(200 <= int(data[9:12]) < 500 for data in said)
-    shown = json.loads(said[-1].split(b"\r\n")[-4])["optical-switch:cross-connects"]["pair"] if said[-1][9:12] == b"200" else []
+    lines = [data for _, _, data in dialect.drain() if data]
+    assert len(lines) == len(asked) + 1 and all(200 <= int(data[9:12]) < 500 for data in lines)
+    shown = json.loads(lines[-1].split(b"\r\n")[-4])["optical-switch:cross-connects"]["pair"] if lines[-1][9:12] == b"200" else []
     assert {(str(row["ingress"]), str(row["egress"])) for row in shown} == set(plant.pairs())
     assert len({e for _, e in plant.pairs()}) == len(plant.pairs())
 
@@ -425,8 +425,8 @@ async def test_a_large_switch_answers_netconf_without_holding_up_light() -> None
     everything = "".join(pair(k, 320 + k) for k in range(1, 321))
     inside = f"<edit-config><target><running/></target>{config(everything).replace('nc:', '')}</edit-config>"
     dialect.receive(session, encode(f'<rpc xmlns="{NETCONF}" message-id="1">{inside}</rpc>'.encode(), False), 1.0)
-    *_, (_, _, said) = dialect.drain()
-    assert said and b"<ok/>" in said and len(plant.pairs()) == 320
+    *_, (_, _, reported) = dialect.drain()
+    assert reported and b"<ok/>" in reported and len(plant.pairs()) == 320
 
 
 async def test_an_authorised_script_may_send_its_password_with_the_first_request(rest: Device) -> None:

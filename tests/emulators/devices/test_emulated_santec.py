@@ -21,7 +21,7 @@ def osx(**overrides: Any) -> Bench:
 
 
 def ask(box: Bench, text: str) -> str:
-    return box.say(text, end="\n").rstrip("\n")
+    return box.send(text, end="\n").rstrip("\n")
 
 
 def test_it_says_who_it_is_and_which_modules_it_holds() -> None:
@@ -42,25 +42,25 @@ def test_a_maker_and_a_model_can_be_given() -> None:
 
 def test_every_module_is_at_its_first_channel_and_lit_before_anybody_speaks() -> None:
     box = osx(size="2x4")
-    assert box.glass() == {("0.in", "0.1"), ("1.in", "1.1")}
+    assert box.light() == {("0.in", "0.1"), ("1.in", "1.1")}
 
 
 def test_the_new_channel_is_said_at_once_and_only_the_condition_tells_that_light_is_there() -> None:
     box = osx(size="1x4")
     assert ask(box, "CLOSe 3") == ""
     assert (ask(box, "CLOSe?"), ask(box, CONDITION), ask(box, "*OPC?")) == ("3", "1", "1")
-    assert box.glass() == set()
+    assert box.light() == set()
     box.wait(0.29)
-    assert (ask(box, CONDITION), box.glass()) == ("1", set())
+    assert (ask(box, CONDITION), box.light()) == ("1", set())
     box.wait(0.02)
-    assert (ask(box, CONDITION), box.glass()) == ("0", {("0.in", "0.3")})
+    assert (ask(box, CONDITION), box.light()) == ("0", {("0.in", "0.3")})
     assert box.plant.writes == 1
 
 
 def test_a_module_sent_to_where_it_is_stays_lit() -> None:
     box = osx(size="1x4")
     ask(box, "CLOSe 1")
-    assert (ask(box, CONDITION), box.glass()) == ("0", {("0.in", "0.1")})
+    assert (ask(box, CONDITION), box.light()) == ("0", {("0.in", "0.1")})
 
 
 def test_close_alone_goes_to_the_next_channel_and_from_the_last_to_the_first() -> None:
@@ -72,8 +72,8 @@ def test_the_selected_module_is_the_devices_and_another_client_may_have_moved_it
     box = osx(size="3x4")
     other = box.open()
     ask(box, "MODule:SELect 1")
-    assert box.say("MODule:SELect?", other, end="\n") == "1\n"
-    box.say("MOD:SEL", other, end="\n")
+    assert box.send("MODule:SELect?", other, end="\n") == "1\n"
+    box.send("MOD:SEL", other, end="\n")
     ask(box, "CLOSe 4")
     assert [ask(box, f"ROUTe{n}:CHANnel?") for n in range(3)] == ["1", "1", "4"]
     assert ask(box, "MODule:SELect 3;SELect?;:SYST:ERR?") == '2;-222,"Data out of range;3"'
@@ -90,22 +90,22 @@ def test_a_module_is_turned_by_its_number_and_all_of_them_together() -> None:
     box = osx(size="2x4")
     ask(box, "ROUTe1:CHANnel 4")
     box.wait(0.31)
-    assert box.glass() == {("0.in", "0.1"), ("1.in", "1.4")}
+    assert box.light() == {("0.in", "0.1"), ("1.in", "1.4")}
     ask(box, "ROUTe:CHANnel:ALL 2")
     box.wait(0.31)
-    assert box.glass() == {("0.in", "0.2"), ("1.in", "1.2")}
+    assert box.light() == {("0.in", "0.2"), ("1.in", "1.2")}
     ask(box, "ROUTe0:HOMe")
     box.wait(0.31)
-    assert box.glass() == {("0.in", "0.1"), ("1.in", "1.2")}
+    assert box.light() == {("0.in", "0.1"), ("1.in", "1.2")}
     assert ask(box, "MODule1:INFO?") == "SX 1Ax4,channels=4,current=2,common=1"
 
 
 def test_reset_brings_every_module_home() -> None:
     box = osx(size="2x4", preset=[["0.in", "0.2"], ["1.in", "1.3"]])
-    assert box.glass() == {("0.in", "0.2"), ("1.in", "1.3")}
+    assert box.light() == {("0.in", "0.2"), ("1.in", "1.3")}
     ask(box, "MODule:SELect 1;*RST")
     box.wait(0.31)
-    assert box.glass() == {("0.in", "0.1"), ("1.in", "1.1")} and ask(box, "MODule:SELect?") == "0"
+    assert box.light() == {("0.in", "0.1"), ("1.in", "1.1")} and ask(box, "MODule:SELect?") == "0"
 
 
 def test_one_of_two_inputs_goes_to_any_output() -> None:
@@ -113,10 +113,10 @@ def test_one_of_two_inputs_goes_to_any_output() -> None:
     assert (ask(box, "MODule:CATalog?"), ask(box, "ROUTe0:COMMon?")) == ('"SX 2Ax3"', "1")
     ask(box, "ROUTe0:COMMon 2")
     box.wait(0.31)
-    assert box.glass() == {("0.in2", "0.1")}
+    assert box.light() == {("0.in2", "0.1")}
     ask(box, "CLOSe 3")
     box.wait(0.31)
-    assert box.glass() == {("0.in2", "0.3")} and ask(box, "ROUTe0:COMMon?") == "2"
+    assert box.light() == {("0.in2", "0.3")} and ask(box, "ROUTe0:COMMon?") == "2"
 
 
 def test_two_inputs_at_outputs_of_their_own_move_together() -> None:
@@ -124,7 +124,7 @@ def test_two_inputs_at_outputs_of_their_own_move_together() -> None:
     assert ask(box, "MODule:CATalog?") == '"SX 2Bx2"'
     ask(box, "CLOSe 2")
     box.wait(0.31)
-    assert box.glass() == {("0.in", "0.2"), ("0.in2", "0.b2")}
+    assert box.light() == {("0.in", "0.2"), ("0.in2", "0.b2")}
     assert ask(box, "ROUTe0:COMMon 2;:SYST:ERR?").startswith('-100,"Command error;')
 
 
@@ -150,7 +150,7 @@ def test_a_wrong_message_is_silent_and_leaves_an_error(message: str, code: int) 
     assert ask(box, message) == ""
     assert ask(box, "SYST:ERR?").startswith(f'{code},"')
     assert ask(box, "SYST:ERR?") == '0,"No error"'
-    assert box.glass() == {("0.in", "0.1"), ("1.in", "1.1")} and box.plant.writes == 0
+    assert box.light() == {("0.in", "0.1"), ("1.in", "1.1")} and box.plant.writes == 0
 
 
 def test_a_failed_port_costs_the_light_and_not_the_position_and_a_stuck_one_the_position() -> None:
@@ -158,18 +158,20 @@ def test_a_failed_port_costs_the_light_and_not_the_position_and_a_stuck_one_the_
     box.dialect.inject(box.now, "failed-port", port="0.2")
     ask(box, "CLOSe 2")
     box.wait(0.31)
-    assert (ask(box, "CLOSe?"), ask(box, CONDITION), box.glass()) == ("2", "0", set())
+    assert (ask(box, "CLOSe?"), ask(box, CONDITION), box.light()) == ("2", "0", set())
     box.dialect.inject(box.now, "stuck-port", port="0.in")
     assert ask(box, "CLOSe 3;SYST:ERR?;:CLOSe?") == '-240,"Hardware error;port 0.in stuck";2'
 
 
-@pytest.mark.parametrize(("kind", "said", "lit"), [("silent-failure", "1", {("0.in", "0.1")}), ("refuse", "1", {("0.in", "0.1")})])
-def test_what_is_not_done_is_not_said_to_be_done(kind: str, said: str, lit: set[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message", "lit"), [("silent-failure", "1", {("0.in", "0.1")}), ("refuse", "1", {("0.in", "0.1")})]
+)
+def test_what_is_not_done_is_not_said_to_be_done(kind: str, message: str, lit: set[tuple[str, str]]) -> None:
     box = osx(size="1x4")
     box.dialect.inject(box.now, kind, match="CLOSe 3", count=1)
     ask(box, "CLOSe 3")
     box.wait(0.31)
-    assert (ask(box, "CLOSe?"), box.glass()) == (said, lit)
+    assert (ask(box, "CLOSe?"), box.light()) == (message, lit)
     assert ask(box, "SYST:ERR?").startswith("-200" if kind == "refuse" else "0,")
 
 
@@ -177,13 +179,13 @@ def test_what_is_not_done_is_not_said_to_be_done(kind: str, said: str, lit: set[
 def test_after_a_power_cut_a_channel_is_lit_again_the_last_or_the_first(kind: str, lit: set[tuple[str, str]]) -> None:
     box = osx(size="1x4", preset=[["0.in", "0.3"]], boot_s=0.5)
     box.dialect.inject(box.now, kind)
-    assert box.glass() == set()
+    assert box.light() == set()
     box.wait(0.9)
-    assert box.glass() == lit
+    assert box.light() == lit
 
 
 @pytest.mark.parametrize(
-    ("overrides", "says"),
+    ("overrides", "message"),
     [
         ({"size": "17x4"}, "at most 16 modules"),
         ({"preset": [["0.in", "1.1"]]}, "no module has that"),
@@ -193,15 +195,15 @@ def test_after_a_power_cut_a_channel_is_lit_again_the_last_or_the_first(kind: st
         ({"ports": {"in": "0.in", "out": ["0.1"]}}, "wanted labels"),
     ],
 )
-def test_a_chassis_that_cannot_be_is_refused(overrides: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_a_chassis_that_cannot_be_is_refused(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         device_from_config("osx1", "santec-scpi", overrides)
 
 
-WORDS = st.sampled_from(
+TEXTS = st.sampled_from(
     ["CLOSe", "ROUTe0:CHANnel", "ROUTe1:CHAN", "ROUT:CHAN:ALL", "ROUTe9:HOMe", "ROUTe1:HOMe", "*RST", "CLOS?", "MOD:SEL"]
 )
-MESSAGE = st.builds("{} {};:SYST:ERR?\n".format, WORDS, st.sampled_from(["", "0", "1", "3", "4", "99999999", "x"])).map(str.encode)
+MESSAGE = st.builds("{} {};:SYST:ERR?\n".format, TEXTS, st.sampled_from(["", "0", "1", "3", "4", "99999999", "x"])).map(str.encode)
 
 
 @given(texts=st.lists(st.one_of(MESSAGE, st.binary(max_size=40).map(lambda data: data + b"\n:SYST:ERR?\n")), max_size=20))

@@ -18,9 +18,9 @@ def sonic(**overrides: object) -> Bench:
 
 
 def rows(box: Bench, what: str) -> list[list[str]]:
-    said, status = box.once(f"show ocs cross-connect {what}")
+    output, status = box.once(f"show ocs cross-connect {what}")
     assert status == 0
-    titles, rule, *body = said.splitlines()
+    titles, rule, *body = output.splitlines()
     assert titles.split()[:3] == ["id", "a_side", "b_side"]
     assert set(rule) == {"-", " "}
     return [line.split() for line in body]
@@ -28,14 +28,14 @@ def rows(box: Bench, what: str) -> list[list[str]]:
 
 def test_the_configuration_is_there_at_once_and_the_hardware_follows() -> None:
     box = sonic(apply_s=1.0, settle_s=0.5)
-    said, status = box.once("sudo " + ADD.format("1A-2B"))
-    assert "cross-connect succeeded" in said
+    output, status = box.once("sudo " + ADD.format("1A-2B"))
+    assert "cross-connect succeeded" in output
     assert status == 0
     assert rows(box, "config") == [["1A-2B", "1A", "2B"]]
     seen = []
     for _ in range(4):
         seen.append(rows(box, "status")[0][3:])
-        assert (box.glass() == {("1A", "2B")}) is (seen[-1] == ["tuned", "tuned"])
+        assert (box.light() == {("1A", "2B")}) is (seen[-1] == ["tuned", "tuned"])
         box.wait(0.6)
     assert seen == [["blocked", "blocked"], ["blocked", "blocked"], ["tuning", "tuning"], ["tuned", "tuned"]]
     assert box.plant.writes == 1
@@ -44,16 +44,16 @@ def test_the_configuration_is_there_at_once_and_the_hardware_follows() -> None:
 def test_a_healthy_row_ends_tuned_tuned_and_a_row_of_the_database_is_a_dictionary() -> None:
     """sonic-ocs (CODE/DOC)."""
     box = sonic(preset=[["1A", "16B"]])
-    said, _ = box.once("show ocs cross-connect status")
-    assert re.sub(" +", " ", said.splitlines()[-1]).endswith("tuned tuned")
+    output, _ = box.once("show ocs cross-connect status")
+    assert re.sub(" +", " ", output.splitlines()[-1]).endswith("tuned tuned")
     assert box.once("sonic-db-cli CONFIG_DB hgetall 'OCS_CROSS_CONNECT|1A-16B'") == ("{'a_side': '1A', 'b_side': '16B'}\n", 0)
 
 
 def test_typed_at_a_shell_it_echoes_and_prompts() -> None:
     box = sonic()
     assert box.greeting == "admin@sonic:~$ "
-    said = box.say("show ocs cross-connect config", end="\n")
-    assert said == (
+    reported = box.send("show ocs cross-connect config", end="\n")
+    assert reported == (
         "show ocs cross-connect config\n"
         "id    a_side    b_side\n"
         "----  --------  --------\n"
@@ -64,9 +64,9 @@ def test_typed_at_a_shell_it_echoes_and_prompts() -> None:
 @pytest.mark.parametrize("name", ["1b-1a", "1-1", "65A", "65A-66B", "1A+1B", "0A-1B", "1A-17B", "a1-1b", "", "1A-1B,1A-2B"])
 def test_an_id_that_is_none_does_not_succeed(name: str) -> None:
     box = sonic()
-    said, status = box.once(ADD.format(name or "''"))
-    assert "succeeded" not in said
-    assert re.search("Invalid|Error", said)
+    output, status = box.once(ADD.format(name or "''"))
+    assert "succeeded" not in output
+    assert re.search("Invalid|Error", output)
     assert status == 2
     assert rows(box, "config") == rows(box, "status") == []
     assert box.plant.writes == 0
@@ -76,10 +76,10 @@ def test_small_letters_lists_and_ranges_are_understood() -> None:
     box = sonic()
     assert "succeeded" in box.once(ADD.format("1a-2b,7A..9A-7B..9B"))[0]
     box.wait(2)
-    assert box.glass() == {("1A", "2B"), ("7A", "7B"), ("8A", "8B"), ("9A", "9B")}
+    assert box.light() == {("1A", "2B"), ("7A", "7B"), ("8A", "8B"), ("9A", "9B")}
     box.once(DELETE.format("7A..9A-7B..9B"))
     box.wait(2)
-    assert box.glass() == {("1A", "2B")}
+    assert box.light() == {("1A", "2B")}
 
 
 def test_a_port_in_use_is_accepted_by_the_configuration_and_fails_in_the_hardware() -> None:
@@ -87,11 +87,11 @@ def test_a_port_in_use_is_accepted_by_the_configuration_and_fails_in_the_hardwar
     assert "succeeded" in box.once(ADD.format("1A-2B"))[0]
     box.wait(60)
     assert rows(box, "status") == [["1A-1B", "1A", "1B", "tuned", "tuned"], ["1A-2B", "1A", "2B", "failed", "failed"]]
-    assert box.glass() == {("1A", "1B")}
+    assert box.light() == {("1A", "1B")}
     box.once(DELETE.format("1A-1B"))
     box.once(ADD.format("1A-2B"))
     box.wait(2)
-    assert box.glass() == {("1A", "2B")}
+    assert box.light() == {("1A", "2B")}
     assert rows(box, "status") == [["1A-2B", "1A", "2B", "tuned", "tuned"]]
 
 
@@ -100,15 +100,15 @@ def test_remove_then_create_in_one_breath_is_done_in_that_order() -> None:
     box.once(DELETE.format("1A-1B"))
     box.once(ADD.format("1A-2B"))
     box.wait(2)
-    assert box.glass() == {("1A", "2B")}
+    assert box.light() == {("1A", "2B")}
     assert not box.plant.violations
 
 
 def test_safe_mode_names_what_is_in_the_way() -> None:
     box = sonic(preset=[["1A", "2B"]])
     assert "succeeded" in box.once("config ocs cross-connect add 1A-2B safe")[0]
-    said, status = box.once("config ocs cross-connect add 1A-3B safe")
-    assert "existing cross-connect 1A-2B" in said
+    output, status = box.once("config ocs cross-connect add 1A-3B safe")
+    assert "existing cross-connect 1A-2B" in output
     assert status == 2
     assert rows(box, "config") == [["1A-2B", "1A", "2B"]]
 
@@ -117,8 +117,8 @@ def test_a_stale_row_is_not_deleted_but_added_and_then_deleted() -> None:
     box = sonic(stale=["3A-4B"])
     assert rows(box, "config") == []
     assert rows(box, "status") == [["3A-4B", "3A", "4B", "tuned", "tuned"]]
-    said, status = box.once(DELETE.format("3A-4B"))
-    assert "succeeded" not in said
+    output, status = box.once(DELETE.format("3A-4B"))
+    assert "succeeded" not in output
     assert status == 2
     box.once(ADD.format("3A-5B"))
     box.wait(5)
@@ -127,7 +127,7 @@ def test_a_stale_row_is_not_deleted_but_added_and_then_deleted() -> None:
         assert "succeeded" in box.once(command)[0]
     box.wait(5)
     assert rows(box, "status") == []
-    assert box.glass() == set()
+    assert box.light() == set()
 
 
 def test_a_silent_failure_is_configured_and_never_tuned_or_stays_behind() -> None:
@@ -138,7 +138,7 @@ def test_a_silent_failure_is_configured_and_never_tuned_or_stays_behind() -> Non
     box.wait(60)
     assert rows(box, "config") == [["1A-1B", "1A", "1B"]]
     assert rows(box, "status") == [["1A-1B", "1A", "1B", "failed", "failed"], ["5A-5B", "5A", "5B", "tuned", "tuned"]]
-    assert box.glass() == {("5A", "5B")}
+    assert box.light() == {("5A", "5B")}
 
 
 @pytest.mark.parametrize("kind", ["stuck-port", "failed-port", "port-locked"])
@@ -148,19 +148,19 @@ def test_hardware_that_fails_does_so_although_the_configuration_was_taken(kind: 
     assert "succeeded" in box.once(ADD.format("1A-1B"))[0]
     box.wait(60)
     assert rows(box, "status")[0][3:] == ["failed", "failed"]
-    assert box.glass() == set()
+    assert box.light() == set()
 
 
 def test_a_port_forced_to_block_is_dark_and_says_so() -> None:
     box = sonic(preset=[["1A", "2B"]])
     assert box.once("config ocs-port 2B --config-status force-blocked") == ("", 0)
     box.wait(2)
-    assert box.glass() == set()
+    assert box.light() == set()
     assert rows(box, "status")[0][3:] == ["tuned", "blocked"]
     assert literal_eval(box.once("sonic-db-cli CONFIG_DB hgetall 'OCS_PORT|2B'")[0])["config_status"] == "force-blocked"
     assert box.once("sonic-db-cli CONFIG_DB hset 'OCS_PORT|2B' config_status normal")[1] == 0
     box.wait(2)
-    assert box.glass() == {("1A", "2B")}
+    assert box.light() == {("1A", "2B")}
     assert "Invalid" in box.once("config ocs-port 2B --config-status perhaps")[0]
 
 
@@ -191,14 +191,14 @@ def test_a_json_patch_is_applied_whole_or_not_at_all() -> None:
         {"op": "add", "path": "/OCS_CROSS_CONNECT/2A-1B", "value": {"a_side": "2A", "b_side": "1B"}},
     ]
     box.once(f"echo '{json.dumps([*patch, {'op': 'remove', 'path': '/OCS_CROSS_CONNECT/9A-9B'}])}' > /tmp/bad.json")
-    said, status = box.once("sudo config apply-patch /tmp/bad.json")
-    assert "9A-9B" in said
+    output, status = box.once("sudo config apply-patch /tmp/bad.json")
+    assert "9A-9B" in output
     assert status == 2
     assert rows(box, "config") == [["5A-5B", "5A", "5B"]]
     box.once(f"echo '{json.dumps(patch)}' > /tmp/good.json")
     assert box.once("config apply-patch /tmp/good.json") == ("Patch applied successfully.\n", 0)
     box.wait(2)
-    assert box.glass() == {("1A", "2B"), ("2A", "1B")}
+    assert box.light() == {("1A", "2B"), ("2A", "1B")}
     assert box.once("config apply-patch /tmp/none.json")[1] == 2
 
 
@@ -216,9 +216,9 @@ def test_a_patch_that_is_none_changes_nothing(text: str) -> None:
 def test_a_reboot_applies_the_configuration_anew() -> None:
     box = sonic(preset=[["1A", "2B"]], stale=["3A-3B"], boot_s=5.0)
     box.dialect.inject(box.now, "reboot-keep")
-    assert box.glass() == set()
+    assert box.light() == set()
     box.wait(7)
-    assert box.glass() == {("1A", "2B")}
+    assert box.light() == {("1A", "2B")}
     assert rows(box, "status") == [["1A-2B", "1A", "2B", "tuned", "tuned"]]
     box.dialect.inject(box.now, "reboot-lose")
     box.wait(7)
@@ -260,7 +260,7 @@ def test_no_bytes_upset_it_and_what_is_tuned_is_the_glass(texts: list[bytes]) ->
         box.wait(0.3)
     box.wait(5)
     tuned = {(row[1], row[2]) for row in rows(box, "status") if row[3:] == ["tuned", "tuned"]}
-    assert tuned == set(box.plant.glass(box.now)) == box.glass()
+    assert tuned == set(box.plant.light(box.now)) == box.light()
 
 
 # ---- what the virtual switch prints, and the generated commands
@@ -273,8 +273,8 @@ def test_it_says_what_it_is_as_the_virtual_switch_does_byte_by_byte() -> None:
         "Serial Number: 123456789\nModel Number: OCS-KVM\nHardware Revision: 1.0\n"
     )
     assert box.once("show platform summary") == (summary, 0)
-    said = re.sub(r"(Built by|Uptime): .*", r"\1: <any>", box.once("show version")[0])
-    assert said == (
+    output = re.sub(r"(Built by|Uptime): .*", r"\1: <any>", box.once("show version")[0])
+    assert output == (
         "\nSONiC Software Version: SONiC.ocs-dev.0-4e2af959f\nSONiC OS Version: 13\nDistribution: Debian 13.6\n"
         "Kernel: 6.12.41+deb13-sonic-amd64\nBuild commit: 4e2af959f\nBuild date: Mon Jul 20 23:16:58 UTC 2026\n"
         f"Built by: <any>\n\n{summary}Uptime: <any>\n"
@@ -289,13 +289,13 @@ def test_generated_commands_are_another_family_and_a_version_knows_one() -> None
     box = sonic(verbs="generated", apply_s=0.0, settle_s=0.0)
     assert box.once("config ocs-cross-connect add 1A-2B 1A 2B")[1] == 0
     box.wait(1)
-    assert box.glass() == {("1A", "2B")}
+    assert box.light() == {("1A", "2B")}
     assert box.once("show ocs-cross-connect")[0].splitlines()[2].split() == ["1A-2B", "1A", "2B"]
     assert box.once("show ocs-cross-connect-table")[0].splitlines()[2].split()[3:] == ["tuned", "tuned"]
     assert len(box.once("show ocs-port")[0].splitlines()) == len(box.once("show ocs-port-table")[0].splitlines()) == 2 + 32
     assert box.once("config ocs-port 1A --config-status powered-off") == ("", 0)
     box.wait(1)
-    assert box.glass() == set()
+    assert box.light() == set()
     assert box.once("config ocs-cross-connect delete 1A-2B")[1] == 0
     for foreign in (
         "show ocs cross-connect config",

@@ -23,9 +23,9 @@ class Shaper:
     async def load(self, **profile: object) -> tuple[int, str]:
         answer = await self.client.post("/waveshaper/loadprofile", json=profile)
         assert answer.status_code == 200
-        said = answer.json()
-        assert set(said) == {"rc", "rctext", "sno"}
-        return said["rc"], said["rctext"]
+        reply = answer.json()
+        assert set(reply) == {"rc", "rctext", "sno"}
+        return reply["rc"], reply["rctext"]
 
     async def rows(self) -> dict[str, tuple[float, float, int]]:
         text = (await self.client.get("/waveshaper/getprofile")).text
@@ -113,7 +113,7 @@ async def test_attenuation_below_nothing_is_nothing_and_above_forty_is_a_block(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "empty profile"),
         (wsp(193_000, 9, 1), "port bandwidth below 10 GHz"),
@@ -128,10 +128,10 @@ async def test_attenuation_below_nothing_is_nothing_and_above_forty_is_a_block(
         ("193.000\tnan\t0\t1\n", "line 1: invalid number"),
     ],
 )
-async def test_a_profile_that_breaks_a_rule_is_refused_in_rc_and_changes_nothing(shaper: Shaper, text: str, says: str) -> None:
-    rc, words = await shaper.load(type="wsp", wsp=text)
+async def test_a_profile_that_breaks_a_rule_is_refused_in_rc_and_changes_nothing(shaper: Shaper, text: str, message: str) -> None:
+    rc, sentence = await shaper.load(type="wsp", wsp=text)
     assert rc != 0
-    assert says in words
+    assert message in sentence
     assert not shaper.server.plant.bands()
     assert shaper.server.plant.writes == 0
 
@@ -201,8 +201,8 @@ def test_a_waveshaper_has_one_port_or_four() -> None:
 
 async def test_firmware_of_a_1000a_says_what_it_is_byte_by_byte(make: Make) -> None:
     early = await make(**EARLY, serial="201673")
-    said = (await early.client.get("/waveshaper/devinfo")).json()
-    assert repr(said) == (
+    reply = (await early.client.get("/waveshaper/devinfo")).json()
+    assert repr(reply) == (
         "{'extmodel': '', 'ip': '192.168.1.2', 'model': '1000A', 'msg': 'OK', 'partno': '1247895', 'portcount': 1,"
         " 'sno': '201673', 'startfreq': 191.05, 'stopfreq': 196.475, 'ver': '1.3.1'}"
     )
@@ -230,8 +230,8 @@ async def test_the_vendors_upload_example_works_on_any_range(make: Make, start_t
         rows.append(f"{thz:.4f}\t{50 * math.sin(2 * math.pi / 0.5 * (thz - 193)) ** 2:.4f}\t0.0000\t1\n")
     assert rows[-1].startswith(f"{stop_thz:.4f}\t")
     body = json.dumps({"type": "wsp", "wsp": "".join(rows)}).encode()
-    said = (await device.client.post("/waveshaper/loadprofile", content=body)).json()  # no type of content is given
-    assert (said["rc"], said["rctext"]) == (0, "success")
+    reply = (await device.client.post("/waveshaper/loadprofile", content=body)).json()  # no type of content is given
+    assert (reply["rc"], reply["rctext"]) == (0, "success")
     read = await device.rows()
     wide = round((stop_thz - start_thz) * 1000)
     assert list(read) == [f"{start_thz + n / 1000:.3f}" for n in range(wide)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emulators.devices.faults import COMMAND_FAULTS, NAMES, STANDING_FAULTS, Faults, fault
+from emulators.devices.faults import COMMAND_FAULTS, NAMES, PERSISTENT_FAULTS, Faults, fault
 from tests.emulators.emulated import Device, Start, until
 
 ADD = ":oxc:swit:conn:add (@1,2,3),(@17,18,19)\n"
@@ -40,7 +40,7 @@ def test_chance_is_seeded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "says"),
+    ("kind", "values", "message"),
     [
         ("drop-affter", {}, "did you mean drop-after"),
         ("slow", {"second": 1}, "no field 'second'"),
@@ -49,8 +49,8 @@ def test_chance_is_seeded() -> None:
         ("stuck-port", {}, "which port"),
     ],
 )
-def test_a_fault_wrongly_described_is_refused_with_the_reason(kind: str, values: dict[str, object], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_a_fault_wrongly_described_is_refused_with_the_reason(kind: str, values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         fault(kind, **values)
 
 
@@ -146,7 +146,7 @@ async def test_slow_delays_the_deed_and_what_stands_behind_it(polatis: Device) -
     assert await client.line("*IDN?")
     assert polatis.server.loop.time() - before >= 0.06
     await polatis.settle()
-    assert polatis.glass[0][0] - before >= 0.08
+    assert polatis.light[0][0] - before >= 0.08
 
 
 async def test_a_late_reply_arrives_behind_the_next_one(polatis: Device) -> None:
@@ -262,18 +262,18 @@ async def test_a_reboot_may_strike_in_the_middle_of_a_change(start: Start, kind:
     client = await device.connect()
     client.send(ADD)
     await client.ended()
-    assert device.glass[-1][1] == frozenset()
+    assert device.light[-1][1] == frozenset()
     await asyncio.sleep(0.05)
     assert device.lit() == lit
     assert await (await device.connect()).line("*IDN?")
 
 
 async def test_a_silent_failure_reports_success_and_moves_nothing(start: Start) -> None:
-    says = {
+    reported = {
         "polatis-scpi": (ADD + ":syst:err?", '0,"No error"'),
         "dicon-scpi": ("X1 CH 1 2;SYST:ERR?", "+0, No Error"),
     }
-    for number, (driver, (command, fine)) in enumerate(says.items()):
+    for number, (driver, (command, fine)) in enumerate(reported.items()):
         device = await start(driver, name=f"ocs{number}")
         client = await device.connect()
         device.server.add_fault("silent-failure", on="write", count=1)
@@ -360,10 +360,10 @@ def test_moves_of_a_robot_are_struck_by_faults_that_strike_no_command_there() ->
 async def changed(device: Device, times: int) -> None:
     """Wait until the glass has changed so often."""
     for _ in range(100):
-        if len(device.glass) >= times:
+        if len(device.light) >= times:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"the glass changed {len(device.glass)} times, not {times}")
+    raise AssertionError(f"the glass changed {len(device.light)} times, not {times}")
 
 
 async def test_a_fault_may_begin_later_and_end_by_itself(start: Start) -> None:
@@ -374,9 +374,9 @@ async def test_a_fault_may_begin_later_and_end_by_itself(start: Start) -> None:
     assert await client.line(":oxc:swit:size?;:syst:err?") == '16,16;0,"No error"'
     began = device.server.loop.time()
     assert [f["state"] for f in device.server.list_faults()] == ["waiting", "waiting"]
-    device.glass.clear()
+    device.light.clear()
     await changed(device, 1)
-    assert device.glass[0][1] == frozenset() and 0.05 < device.glass[0][0] - began < 0.2
+    assert device.light[0][1] == frozenset() and 0.05 < device.light[0][0] - began < 0.2
     client.send(":oxc:swit:size?\n")
     assert (await client.line(":syst:err?")).startswith("-200,")
     await changed(device, 2)
@@ -471,17 +471,17 @@ async def test_a_failed_port_is_reported_as_such_and_dark(start: Start) -> None:
     device.server.add_fault("failed-port", port="1")
     client = await device.connect()
     assert await client.line(":oxc:swit:port:stat? (@1,2)") == "(F,E)"
-    assert device.glass[-1][1] == frozenset()
+    assert device.light[-1][1] == frozenset()
 
 
 async def test_a_dark_port_loses_the_light_and_not_the_circuit(start: Start) -> None:
     device = await start("calient-tl1", preset=[["1.1.1", "1.1.2"]])
     number = device.server.add_fault("dark-port", port="1.1.1/in")
-    assert device.glass[-1][1] == {("1.1.2", "1.1.1")}
+    assert device.light[-1][1] == {("1.1.2", "1.1.1")}
     client = await device.connect(login=True)
     assert "OC=FAIL" in await client.ask("RTRV-CRS:::1::ALL;")
     device.server.remove_fault(number)
-    assert len(device.glass[-1][1]) == 2
+    assert len(device.light[-1][1]) == 2
 
 
 async def test_a_drifting_connector_loses_more_and_more_until_it_is_cleaned(start: Start) -> None:
@@ -493,7 +493,7 @@ async def test_a_drifting_connector_loses_more_and_more_until_it_is_cleaned(star
     await asyncio.sleep(0.2)
     later = float((await client.line(":pmon:pow? (@17)")).strip("()"))
     assert later < first - 2
-    await until(lambda: not device.glass[-1][1], 5.0)  # the light is lost without a request
+    await until(lambda: not device.light[-1][1], 5.0)  # the light is lost without a request
     device.server.remove_fault(number)
     assert device.lit() == {("1", "17")}
     assert float((await client.line(":pmon:pow? (@17)")).strip("()")) == pytest.approx(first, abs=0.3)
@@ -508,7 +508,7 @@ async def test_extra_loss_shows_on_the_meter_and_then_in_the_dark(start: Start) 
     assert before - after == pytest.approx(6.0, abs=0.2)
     assert device.lit() == {("1", "17")}
     device.server.add_fault("extra-loss", port="17", db=40.0)
-    assert device.glass[-1][1] == frozenset()
+    assert device.light[-1][1] == frozenset()
     device.server.remove_fault(number)
     assert device.lit() == set()
 
@@ -542,4 +542,4 @@ async def test_faults_may_stand_in_the_configuration(start: Start) -> None:
 def test_every_fault_has_a_test_here() -> None:
     text = Path(__file__).read_text()
     tested = set(re.findall(r'"([a-z-]+)"', text)) | {f"unsolicited-{where}" for where in ("before", "inside", "after")}
-    assert tested >= NAMES == set(COMMAND_FAULTS) | set(STANDING_FAULTS)
+    assert tested >= NAMES == set(COMMAND_FAULTS) | set(PERSISTENT_FAULTS)

@@ -16,7 +16,7 @@ def switch(*, login: bool = True, **more: object) -> Wire:
         more["login_s"] = 0
     wire = Wire("polatis-tl1", size="48x48", sid="PolatisOXC", epoch_s=NOON, seconds_per_command=0.0, settle_s=0.0, **more)
     if login:
-        wire.say("act-user::admin:123::root;")
+        wire.send("act-user::admin:123::root;")
     return wire
 
 
@@ -30,30 +30,30 @@ def denied(code: str, text: str = "") -> bytes:
 
 
 def test_an_unknown_user_is_denied_by_a_code_alone_under_the_switchs_own_name() -> None:
-    assert switch(login=False).say("act-user::noadmin:123::root;") == denied("PICC")
+    assert switch(login=False).send("act-user::noadmin:123::root;") == denied("PICC")
 
 
 def test_a_port_that_is_not_there_is_named() -> None:
     wire = switch()
-    assert wire.say("ent-patch::100,50:123:;") == denied("IIAC", "Invalid OXC port: 100")
+    assert wire.send("ent-patch::100,50:123:;") == denied("IIAC", "Invalid OXC port: 100")
     assert wire.plant.pairs() == () and wire.plant.writes == 0
 
 
 def test_patches_are_made_one_by_one_in_lists_and_in_ranges() -> None:
     for aid, rows in (("1,49", ["1,49"]), ("1&2,49&50", ["1,49", "2,50"]), ("1&&3,49&&51", ["1,49", "2,50", "3,51"])):
         wire = switch()
-        assert wire.say(f"ent-patch::{aid}:123:;") == completed()
-        assert wire.say("rtrv-patch::ALL:123:;") == completed(*rows)
+        assert wire.send(f"ent-patch::{aid}:123:;") == completed()
+        assert wire.send("rtrv-patch::ALL:123:;") == completed(*rows)
 
 
 def test_patches_are_listed_and_deleted_by_lists_and_ranges_in_which_some_ports_are_free() -> None:
     wire = switch(preset=[["1", "49"], ["2", "50"], ["3", "51"], ["5", "53"]])
-    assert wire.say("rtrv-patch::1&5:123:;") == completed("1,49", "5,53")
-    assert wire.say("rtrv-patch::1&&5:123:;") == completed("1,49", "2,50", "3,51", "5,53")
-    assert wire.say("dlt-patch::1&5:123:;") == completed()
-    assert wire.say("rtrv-patch:::123:;") == completed("2,50", "3,51")
-    assert wire.say("dlt-patch::1&&5:123:;") == completed()
-    assert wire.say("dlt-patch::ALL:123:;") == wire.say("canc-user::admin:123:;") == wire.say("act-user::admin:123::root;")
+    assert wire.send("rtrv-patch::1&5:123:;") == completed("1,49", "5,53")
+    assert wire.send("rtrv-patch::1&&5:123:;") == completed("1,49", "2,50", "3,51", "5,53")
+    assert wire.send("dlt-patch::1&5:123:;") == completed()
+    assert wire.send("rtrv-patch:::123:;") == completed("2,50", "3,51")
+    assert wire.send("dlt-patch::1&&5:123:;") == completed()
+    assert wire.send("dlt-patch::ALL:123:;") == wire.send("canc-user::admin:123:;") == wire.send("act-user::admin:123::root;")
     assert wire.plant.pairs() == ()
 
 
@@ -69,29 +69,29 @@ def test_a_login_takes_as_long_as_on_the_live_switch_by_the_scale_of_the_lab() -
 def test_a_patch_at_a_port_in_use_moves_it_and_the_light_that_was_there_is_gone() -> None:
     """The vendor's scripts create or move with one command."""
     wire = switch(preset=[["1", "49"], ["2", "50"]])
-    assert wire.say("ent-patch::1,50:123:;") == completed()
-    assert wire.say("rtrv-patch:::123:;") == completed("1,50")
+    assert wire.send("ent-patch::1,50:123:;") == completed()
+    assert wire.send("rtrv-patch:::123:;") == completed("1,50")
     assert {v.pair for v in wire.plant.violations} == {("1", "49"), ("2", "50")}
-    assert wire.say("ent-patch::1,50:123:;") == completed()
+    assert wire.send("ent-patch::1,50:123:;") == completed()
     assert len(wire.plant.violations) == 2
 
 
 def test_ports_that_change_partners_in_one_command_do() -> None:
     wire = switch(preset=[["1", "49"], ["2", "50"], ["3", "51"]])
-    assert wire.say("ent-patch::1&2,50&49:123::frcd;") == completed()
+    assert wire.send("ent-patch::1&2,50&49:123::frcd;") == completed()
     assert wire.plant.pairs() == (("3", "51"), ("1", "50"), ("2", "49"))
 
 
 def test_a_move_that_a_lock_a_stuck_mirror_or_a_failed_port_forbids_moves_nothing() -> None:
-    for kind, port, words in (
+    for kind, port, text in (
         ("port-locked", "50", "Locked by bench2"),
         ("stuck-port", "2", "Port 2 stuck"),
         ("failed-port", "52", "Port 52 failed"),
     ):
         wire = switch(preset=[["1", "49"], ["2", "50"]])
         wire.dialect.inject(0.0, kind, port=port, **({"user": "bench2"} if kind == "port-locked" else {}))
-        said = wire.say("ent-patch::3&1,52&50:123:;")
-        assert b"DENY\r\n   SROF" in said and words.lower().encode() in said.lower(), said
+        output = wire.send("ent-patch::3&1,52&50:123:;")
+        assert b"DENY\r\n   SROF" in output and text.lower().encode() in output.lower(), output
         assert wire.plant.pairs() == (("1", "49"), ("2", "50"))
 
 
@@ -125,41 +125,43 @@ def test_a_move_that_a_lock_a_stuck_mirror_or_a_failed_port_forbids_moves_nothin
 )
 def test_a_denial_has_the_code_and_the_words_that_the_vendors_tests_expect(command: str, code: str, text: str) -> None:
     wire = switch(bad_port="IDNV", preset=[["1", "49"]])
-    assert wire.say(command) == denied(code, text)
+    assert wire.send(command) == denied(code, text)
     assert wire.plant.writes == 0 and wire.plant.pairs() == (("1", "49"),)
-    assert b"COMPLD" in wire.say("rtrv-patch:::123:;") or command.startswith("ACT-USER")
+    assert b"COMPLD" in wire.send("rtrv-patch:::123:;") or command.startswith("ACT-USER")
 
 
 def test_a_command_without_a_ctag_is_denied_where_the_ctag_is_missing() -> None:
-    said = switch().say("ACT-USER::admin::123::root;")
-    assert said == denied("IICT", "Parse error at offset 17 in command").replace(b"M  123", b"M  0")
+    reported = switch().send("ACT-USER::admin::123::root;")
+    assert reported == denied("IICT", "Parse error at offset 17 in command").replace(b"M  123", b"M  0")
 
 
 def test_software_differs_in_its_name_before_the_login_in_all_and_in_the_code_for_a_port() -> None:
-    assert b"\r\n\n   ( nil ) 26-" in switch(login=False, nil_sid=True).say("rtrv-hdr:::123:;")
-    assert switch(all_aid=False).say("dlt-patch::ALL:123:;") == denied("IIAC", "Invalid OXC port: ALL")
-    assert switch(bad_port="IDNV").say("ent-patch::100,50:123:;") == denied("IDNV", "Invalid OXC port: 100")
+    assert b"\r\n\n   ( nil ) 26-" in switch(login=False, nil_sid=True).send("rtrv-hdr:::123:;")
+    assert switch(all_aid=False).send("dlt-patch::ALL:123:;") == denied("IIAC", "Invalid OXC port: ALL")
+    assert switch(bad_port="IDNV").send("ent-patch::100,50:123:;") == denied("IDNV", "Invalid OXC port: 100")
     with pytest.raises(ValueError, match="bad_port 'ICNV' is neither"):
         switch(bad_port="ICNV")
 
 
 def test_labels_flaps_shutters_the_boot_mode_and_the_time_are_read_as_they_were_set() -> None:
     wire = switch()
-    assert wire.say("ED-PORT-LABEL::1&2:123:::LABEL=src1&src2;") == completed()
-    assert wire.say('ED-PORT-LABEL::49:123:::LABEL="SW49/2/3 in";') == completed()
-    assert wire.say("RTRV-PORT-LABEL::1&&3&49:123:;") == completed("1:src1", "2:src2", "3:", "49:SW49/2/3 in")
-    assert wire.say("DLT-PORT-LABEL::1&2:123:;") == completed()
-    assert wire.say("RTRV-PORT-LABEL::1&49:123:;") == completed("1:", "49:SW49/2/3 in")
-    assert wire.say("ENT-PORT-FLAP::10&11:123::1000, 500, 1;") == completed()
+    assert wire.send("ED-PORT-LABEL::1&2:123:::LABEL=src1&src2;") == completed()
+    assert wire.send('ED-PORT-LABEL::49:123:::LABEL="SW49/2/3 in";') == completed()
+    assert wire.send("RTRV-PORT-LABEL::1&&3&49:123:;") == completed("1:src1", "2:src2", "3:", "49:SW49/2/3 in")
+    assert wire.send("DLT-PORT-LABEL::1&2:123:;") == completed()
+    assert wire.send("RTRV-PORT-LABEL::1&49:123:;") == completed("1:", "49:SW49/2/3 in")
+    assert wire.send("ENT-PORT-FLAP::10&11:123::1000, 500, 1;") == completed()
     assert (
-        wire.say("RTRV-PORT-FLAP::9&&12:123:;") == wire.say("RTRV-PORT-FLAP:::123:;") == completed("10:1000,500,1", "11:1000,500,1")
+        wire.send("RTRV-PORT-FLAP::9&&12:123:;")
+        == wire.send("RTRV-PORT-FLAP:::123:;")
+        == completed("10:1000,500,1", "11:1000,500,1")
     )
-    assert wire.say("RTRV-PORT-FLAP::9:123:;") == completed()
-    assert wire.say("OPR-PORT-SHUTTER::2:123:;") == completed()
-    assert wire.say("RTRV-PORT-SHUTTER::1&2:123:;") == completed("1:OPEN", "2:CLOSED")
-    assert wire.say("ED-EQPT::BOOT:123:::MODE=DARK;") == completed()
-    assert wire.say("RTRV-EQPT::BOOT:123:::PARAMETER=MODE;") == completed("BOOT:MODE=DARK")
-    assert wire.say("ED-EQPT::TIMEOUT:123:::ADMIN=0;") == completed()
-    assert wire.say("RTRV-EQPT::TIMEOUT:123:::PARAMETER=ADMIN;") == completed("TIMEOUT:ADMIN=0")
-    assert wire.say("RTRV-TOD:::123:;") == completed("2026,03,29,12,00,00")
-    assert b"OCS" in wire.say("RTRV-NETYPE:::123:;")
+    assert wire.send("RTRV-PORT-FLAP::9:123:;") == completed()
+    assert wire.send("OPR-PORT-SHUTTER::2:123:;") == completed()
+    assert wire.send("RTRV-PORT-SHUTTER::1&2:123:;") == completed("1:OPEN", "2:CLOSED")
+    assert wire.send("ED-EQPT::BOOT:123:::MODE=DARK;") == completed()
+    assert wire.send("RTRV-EQPT::BOOT:123:::PARAMETER=MODE;") == completed("BOOT:MODE=DARK")
+    assert wire.send("ED-EQPT::TIMEOUT:123:::ADMIN=0;") == completed()
+    assert wire.send("RTRV-EQPT::TIMEOUT:123:::PARAMETER=ADMIN;") == completed("TIMEOUT:ADMIN=0")
+    assert wire.send("RTRV-TOD:::123:;") == completed("2026,03,29,12,00,00")
+    assert b"OCS" in wire.send("RTRV-NETYPE:::123:;")

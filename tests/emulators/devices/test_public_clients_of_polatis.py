@@ -26,54 +26,54 @@ def taken(answer: bytes) -> list[str] | tuple[str, str]:
         *rows, end, _ = rest.split(b"\r\n")
         assert end == b";"
         return [row.decode() for row in rows]
-    code, words, _ = rest.split(b"\r\n", 2)
-    return code.decode(), words.decode()
+    code, message, _ = rest.split(b"\r\n", 2)
+    return code.decode(), message.decode()
 
 
 def session(**more: object) -> Wire:
     """A 48x48 switch on which pypolatis has logged in."""
     wire = Wire("polatis-tl1", size="48x48", sid="PolatisOXC", **more)
-    assert taken(wire.say(b"act-user::admin:123::root;\n")) == []
-    assert taken(wire.say(b"opr-arc-eqpt::repmgr:123::ind;\n")) == []
+    assert taken(wire.send(b"act-user::admin:123::root;\n")) == []
+    assert taken(wire.send(b"opr-arc-eqpt::repmgr:123::ind;\n")) == []
     return wire
 
 
 def test_pypolatis_takes_a_denied_login_for_one() -> None:
     wire = Wire("polatis-tl1", size="48x48")
-    code, words = taken(wire.say(b"act-user::noadmin:123::root;\n"))
-    assert "PICC" in code and words == ";"
+    code, message = taken(wire.send(b"act-user::noadmin:123::root;\n"))
+    assert "PICC" in code and message == ";"
 
 
 def test_pypolatis_makes_moves_lists_exports_and_deletes_patches() -> None:
     wire = session()
     for command in (b"ent-patch::1,49:123:;\n", b"ent-patch::1&2,49&50:123:;\n", b"ent-patch::3&&5,51&&53:123:;\n"):
-        assert taken(wire.say(command)) == []
-    rows = taken(wire.say(b"rtrv-patch::1&&5:123:;\n"))
+        assert taken(wire.send(command)) == []
+    rows = taken(wire.send(b"rtrv-patch::1&&5:123:;\n"))
     assert rows == [f'   "{port},{port + 48}"' for port in range(1, 6)]
     assert [row[4:-1].split(",") for row in rows] == [[str(port), str(port + 48)] for port in range(1, 6)]
-    assert taken(wire.say(b"rtrv-patch::ALL:123:;\n")) == taken(wire.say(b"rtrv-patch:::123:;\n")) == rows
-    assert taken(wire.say(b"ent-patch::1,50:123::frcd;\n")) == []
-    assert taken(wire.say(b"rtrv-patch::1&5:123:;\n")) == ['   "1,50"', '   "5,53"']
-    assert taken(wire.say(b"dlt-patch::1&5:123:;\n")) == taken(wire.say(b"dlt-patch::3&&5:123::frcd;\n")) == []
-    assert taken(wire.say(b"ent-patch::1&2&3,51&50&49:123:;\n")) == []
+    assert taken(wire.send(b"rtrv-patch::ALL:123:;\n")) == taken(wire.send(b"rtrv-patch:::123:;\n")) == rows
+    assert taken(wire.send(b"ent-patch::1,50:123::frcd;\n")) == []
+    assert taken(wire.send(b"rtrv-patch::1&5:123:;\n")) == ['   "1,50"', '   "5,53"']
+    assert taken(wire.send(b"dlt-patch::1&5:123:;\n")) == taken(wire.send(b"dlt-patch::3&&5:123::frcd;\n")) == []
+    assert taken(wire.send(b"ent-patch::1&2&3,51&50&49:123:;\n")) == []
     assert wire.plant.pairs() == (("1", "51"), ("2", "50"), ("3", "49"))
-    assert taken(wire.say(b"dlt-patch::all:123:;\n")) == taken(wire.say(b"canc-user::admin:123:;\n")) == []
+    assert taken(wire.send(b"dlt-patch::all:123:;\n")) == taken(wire.send(b"canc-user::admin:123:;\n")) == []
     assert wire.plant.pairs() == ()
 
 
 def test_pypolatis_is_told_which_port_is_wrong() -> None:
     wire = session()
-    code, words = taken(wire.say(b"ent-patch::100,50:123:;\n"))
-    assert "IIAC" in code and words.strip()[3:-3] == "Invalid OXC port: 100"
+    code, message = taken(wire.send(b"ent-patch::100,50:123:;\n"))
+    assert "IIAC" in code and message.strip()[3:-3] == "Invalid OXC port: 100"
 
 
 def test_pypolatis_flaps_a_port_and_reads_it() -> None:
     wire = session(preset=[["10", "58"]])
-    assert taken(wire.say(b"ent-port-flap::10:123::10000&300&1:;\n")) == []
-    assert taken(wire.say(b"rtrv-port-flap::10:123::;\n")) == ['   "10:10000,300,1"']
-    assert taken(wire.say(b"opr-port-flap::10:123;\n")) == []
+    assert taken(wire.send(b"ent-port-flap::10:123::10000&300&1:;\n")) == []
+    assert taken(wire.send(b"rtrv-port-flap::10:123::;\n")) == ['   "10:10000,300,1"']
+    assert taken(wire.send(b"opr-port-flap::10:123;\n")) == []
     assert not wire.plant.lit(wire.now)
-    assert taken(wire.say(b"rls-port-flap::10:123;\n")) == []
+    assert taken(wire.send(b"rls-port-flap::10:123;\n")) == []
 
 
 DOCUMENTED = (
@@ -102,17 +102,17 @@ def test_an_expect_script_gets_each_documented_command_done_between_login_and_lo
     wire = Wire("polatis-tl1", size="48x48", username="linuxtest", password="secret")
     for command in DOCUMENTED:
         for line in ("act-user::linuxtest:123::secret;", command, "canc-user::linuxtest:123:;"):
-            assert re.search(rb"M  123 COMPLD.*;", wire.say(line), re.S), (command, line)
+            assert re.search(rb"M  123 COMPLD.*;", wire.send(line), re.S), (command, line)
 
 
 def test_a_lab_script_reads_all_labels_shutters_and_monitors_of_a_switch_of_640_ports() -> None:
     """It asks for 1&&640 and reads rows of one word behind the port."""
     wire = Wire("polatis-tl1", size="320x320", idle_s=None)
-    wire.say("ACT-USER::admin:123::root;")
-    wire.say("ED-PORT-LABEL::321:123:::LABEL=oxc2-rx;")
+    wire.send("ACT-USER::admin:123::root;")
+    wire.send("ED-PORT-LABEL::321:123:::LABEL=oxc2-rx;")
 
     def rows(command: str) -> dict[bytes, bytes]:
-        lines = wire.say(command).split(b"\n")
+        lines = wire.send(command).split(b"\n")
         return {m[1]: m[2] for line in lines if (m := re.match(rb'\W*"(\d+):(\S+)"', line))}
 
     assert rows("RTRV-PORT-LABEL::1&&640:123:;") == {b"321": b"oxc2-rx"}
@@ -142,7 +142,7 @@ def sent(wire: Wire, line: str, headers: str, body: str = "") -> tuple[int, byte
     wire.connect()
     length = f"Content-Length: {len(body)}\r\n" if body else ""
     head = f"{line} HTTP/1.1\r\nHost: 192.0.2.31:8008\r\nAuthorization: Basic YWRtaW46cm9vdA==\r\n{headers}{length}\r\n"
-    head, _, rest = wire.say((head + body).encode()).partition(b"\r\n\r\n")
+    head, _, rest = wire.send((head + body).encode()).partition(b"\r\n\r\n")
     text = b""
     while rest and b"transfer-encoding: chunked" in head:
         size, _, rest = rest.partition(b"\r\n")
@@ -230,10 +230,10 @@ def test_a_leaf_is_a_resource_of_its_own() -> None:
 def test_an_answer_begins_as_the_recorded_one() -> None:
     wire = rest(preset=[["1", "9"]])
     wire.connect()
-    said = wire.say(
+    output = wire.send(
         f"GET /api/data/cross-connects/pair HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46cm9vdA==\r\n{AXIOS}\r\n".encode()
     )
-    head = said.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    head = output.partition(b"\r\n\r\n")[0].decode().split("\r\n")
     assert head[:2] == ["HTTP/1.1 200 OK", "server: "] and "content-type: application/yang-data+json" in head
     assert re.fullmatch(r'etag: "\d{4}-\d{6}-\d{6}"', head[2])
 
@@ -252,7 +252,7 @@ METERS = f'<nc:filter type="subtree"><opm-config xmlns="{OPTICAL}"><port/></opm-
 def netconf(**more: object) -> Wire:
     """A switch that ncclient has greeted."""
     wire = Wire("polatis-netconf", size="8x8", settle_s=0.0, base_1_1=False, **more)
-    wire.say(
+    wire.send(
         f'<?xml version="1.0" encoding="UTF-8"?><nc:hello xmlns:nc="{BASE}"><nc:capabilities>'
         f"<nc:capability>urn:ietf:params:netconf:base:1.0</nc:capability></nc:capabilities></nc:hello>{END}".encode()
     )
@@ -262,8 +262,8 @@ def netconf(**more: object) -> Wire:
 def rpc(wire: Wire, operation: str) -> etree._Element:
     """Send what ncclient makes of an operation; return the content of the reply."""
     head = f'<?xml version="1.0" encoding="UTF-8"?><nc:rpc xmlns:nc="{BASE}" message-id="urn:uuid:6cc8d2a5">'
-    said = wire.say(f"{head}{operation}</nc:rpc>{END}".encode())
-    (content,) = etree.fromstring(said.removesuffix(END.encode()))
+    reported = wire.send(f"{head}{operation}</nc:rpc>{END}".encode())
+    (content,) = etree.fromstring(reported.removesuffix(END.encode()))
     return content
 
 
@@ -275,7 +275,7 @@ def edit(wire: Wire, config: str) -> etree._Element:
     return rpc(wire, f"<nc:edit-config><nc:target><nc:running/></nc:target><nc:config>{config}</nc:config></nc:edit-config>")
 
 
-def words(answer: etree._Element) -> str:
+def text(answer: etree._Element) -> str:
     assert answer.tag == f"{{{BASE}}}rpc-error"
     return str(answer.findtext(f"{{{BASE}}}error-message"))
 
@@ -288,8 +288,8 @@ def test_a_client_built_on_ncclient_makes_reads_and_deletes_all_it_knows() -> No
     for asked, found in (("<ingress/><egress/>", 2), ("<ingress>1</ingress><egress/>", 1), ("<ingress>3</ingress><egress/>", 0)):
         data = get(wire, f'<cross-connects xmlns="{OPTICAL}"><pair>{asked}</pair></cross-connects>')
         assert len(data.findall(f".//{{{OPTICAL}}}pair")) == found
-    gone = '<pair nc:operation="delete"><ingress>1</ingress></pair>'
-    assert edit(wire, f'<cross-connects xmlns="{OPTICAL}">{gone}</cross-connects>').tag == f"{{{BASE}}}ok"
+    lost = '<pair nc:operation="delete"><ingress>1</ingress></pair>'
+    assert edit(wire, f'<cross-connects xmlns="{OPTICAL}">{lost}</cross-connects>').tag == f"{{{BASE}}}ok"
     assert wire.plant.pairs() == (("2", "10"),)
     for config in (
         f'<opm-config xmlns="{OPTICAL}"><port><port-id>9</port-id><wavelength>1310.00</wavelength></port></opm-config>',
@@ -317,12 +317,12 @@ def test_an_error_has_the_words_that_the_vendors_tests_expect(revision: str, nam
 
     def made(ingress: str, egress: str) -> str:
         pair = f"<{name}><ingress>{ingress}</ingress><egress>{egress}</egress></{name}>"
-        return words(edit(wire, f'<cross-connects xmlns="{OPTICAL}">{pair}</cross-connects>'))
+        return text(edit(wire, f'<cross-connects xmlns="{OPTICAL}">{pair}</cross-connects>'))
 
     assert made("1000", "9") == made("1000", "2000") == "Invalid OXC port: 1000"
     no_light = "Either the port is invalid or it does not have switching capability"
     assert made("1", "2000") == made("1", "2") == f"/cross-connects/{name}[ingress='1'] : {no_light}"
     for port in ("1000", "polatis"):
         answer = get(wire, f'<cross-connects xmlns="{OPTICAL}"><{name}><ingress>{port}</ingress></{name}></cross-connects>')
-        assert words(answer) == f"/opsw:cross-connects/{name}{{{port}}}: Invalid OXC port: {port}"
+        assert text(answer) == f"/opsw:cross-connects/{name}{{{port}}}: Invalid OXC port: {port}"
     assert wire.plant.pairs() == ()

@@ -171,6 +171,6 @@ async def test_nothing_is_kept_for_a_client_that_never_reads(tmp_path: Path) -> 
                 with contextlib.suppress(BlockingIOError):
                     os.write(end, b":oxc:swit:conn:stat?\n" * 20)
                 await asyncio.sleep(0)
-            assert len(server.door._unsent) <= 262_144  # type: ignore[attr-defined]
+            assert len(server.listener._unsent) <= 262_144  # type: ignore[attr-defined]
         finally:
             os.close(end)

@@ -27,7 +27,7 @@ SSH = {"scheme": "ssh", "access": ACCESS}
 
 @asynccontextmanager
 async def login(device: Device, **how: Any) -> AsyncIterator[asyncssh.SSHClientConnection]:
-    known = asyncssh.import_known_hosts(device.server.door.known_hosts)  # type: ignore[attr-defined]
+    known = asyncssh.import_known_hosts(device.server.listener.known_hosts)  # type: ignore[attr-defined]
     how = {"username": "admin", "password": "root", "client_keys": None, **how}
     async with asyncssh.connect("127.0.0.1", device.server.port, known_hosts=known, config=None, **how) as connection:
         yield connection
@@ -164,7 +164,7 @@ async def test_paramiko_and_openssh_get_in(start: Start, tmp_path: Path) -> None
 
     def by_paramiko() -> bytes:
         client = paramiko.SSHClient()
-        kind, data = device.server.door.known_hosts.split()[1:3]  # type: ignore[attr-defined]
+        kind, data = device.server.listener.known_hosts.split()[1:3]  # type: ignore[attr-defined]
         client.get_host_keys().add(f"[127.0.0.1]:{port}", kind, paramiko.Ed25519Key(data=base64.b64decode(data)))
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(KEY.export_private_key().decode()))
         client.connect("127.0.0.1", port, "admin", pkey=key, allow_agent=False, look_for_keys=False, timeout=3)
@@ -175,7 +175,7 @@ async def test_paramiko_and_openssh_get_in(start: Start, tmp_path: Path) -> None
             client.close()
 
     assert b"a_side" in await asyncio.to_thread(by_paramiko)
-    (tmp_path / "known").write_text(device.server.door.known_hosts)  # type: ignore[attr-defined]
+    (tmp_path / "known").write_text(device.server.listener.known_hosts)  # type: ignore[attr-defined]
     KEY.write_private_key(tmp_path / "key")
     (tmp_path / "key").chmod(0o600)
     options = ("-F", "none", "-i", str(tmp_path / "key"), "-o", f"UserKnownHostsFile={tmp_path / 'known'}", "-o", "BatchMode=yes")

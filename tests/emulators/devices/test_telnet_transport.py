@@ -74,11 +74,11 @@ def test_options_may_be_switched_off_again() -> None:
 
 
 def test_text_is_what_is_left_without_sequences_however_it_is_cut() -> None:
-    told = b"*ID" + bytes((IAC, SB, 31, 0, 80, IAC, IAC, 24, IAC, SE)) + b"N?" + bytes((IAC, IAC, IAC, 241)) + b"\r\0x\r\n"
+    notice = b"*ID" + bytes((IAC, SB, 31, 0, 80, IAC, IAC, 24, IAC, SE)) + b"N?" + bytes((IAC, IAC, IAC, 241)) + b"\r\0x\r\n"
     wanted = b"*IDN?\xff\rx\r\n"
-    for cut in range(len(told) + 1):
+    for cut in range(len(notice) + 1):
         telnet = Telnet()
-        assert telnet.receive(told[:cut])[0] + telnet.receive(told[cut:])[0] == wanted
+        assert telnet.receive(notice[:cut])[0] + telnet.receive(notice[cut:])[0] == wanted
     assert Telnet().encode(b"a\xffb") == b"a\xff\xffb"
 
 

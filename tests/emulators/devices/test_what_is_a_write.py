@@ -46,6 +46,6 @@ def test_what_the_dialect_takes_for_a_write_is_what_the_device_counts(driver: st
     end = "\r" if driver == "dicon-mxs" else "\n"
     for line, is_write in [*((line, True) for line in LINES[driver][0]), *((line, False) for line in LINES[driver][1])]:
         before = box.plant.writes
-        box.say(line, end=end)
+        box.send(line, end=end)
         box.wait(1.0)
         assert (bool(box.dialect.writes.search(line)), box.plant.writes > before) == (is_write, is_write), line

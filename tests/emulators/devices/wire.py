@@ -8,7 +8,7 @@ from emulators.devices.families import device_from_config
 
 
 class Wire:
-    """One device and one session on it. `say` returns every byte that a line brings, however late it comes."""
+    """One device and one session on it. `send` returns every byte that a line brings, however late it comes."""
 
     def __init__(self, driver: str, *, seconds_per_command: float = 1.0, time_scale: float = 1.0, **overrides: Any) -> None:
         self.plant, self.dialect = device_from_config("box1", driver, overrides, time_scale=time_scale)
@@ -21,12 +21,12 @@ class Wire:
         assert session is not None
         self.session = session
 
-    def say(self, text: str | bytes) -> bytes:
+    def send(self, text: str | bytes) -> bytes:
         """Send a line, and let the time of one command pass."""
-        said = b"".join(data for _, data in self._answer(text))
+        output = b"".join(data for _, data in self._answer(text))
         self.now += self._step_s
         self.dialect.tick(self.now)
-        return said
+        return output
 
     def delay(self, text: str) -> float:
         """Return how long the answer to a line takes (s)."""

@@ -31,15 +31,15 @@ class EmulatedLab:
 
     def __init__(self, inventory: Path, *options: str) -> None:
         self.inventory, self.state = inventory, inventory.parent / "state"
-        here, there = os.pipe()
+        here, other = os.pipe()
         self.log = inventory.parent / "log"
         with self.log.open("w") as log:
             self.keeper = subprocess.Popen(
-                [sys.executable, "-m", "emulators", inventory, "--foreground", "--ready-fd", str(there), *options],
-                pass_fds=(there,),
+                [sys.executable, "-m", "emulators", inventory, "--foreground", "--ready-fd", str(other), *options],
+                pass_fds=(other,),
                 stderr=log,
             )
-        os.close(there)
+        os.close(other)
         ready = select.select([here], [], [], 30)[0] and os.read(here, 16)
         os.close(here)
         assert ready == b"ready\n", self.log.read_text()

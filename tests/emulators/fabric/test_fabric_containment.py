@@ -39,10 +39,10 @@ def processes(inventory: Path) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes()
+            text = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if str(inventory).encode() in words:
+        if str(inventory).encode() in text:
             found.append(process.name)
     return found
 
@@ -106,10 +106,10 @@ def test_a_signal_ends_the_lab_cleanly(inventory: Path, number: int) -> None:
     assert eventually(lambda: not processes(inventory))
 
 
-@pytest.mark.parametrize("way", ["kill -9", "host.down"])
-def test_a_killed_host_is_gone_and_the_others_live_on(inventory: Path, way: str) -> None:
+@pytest.mark.parametrize("light_path", ["kill -9", "host.down"])
+def test_a_killed_host_is_gone_and_the_others_live_on(inventory: Path, light_path: str) -> None:
     lab = EmulatedLab(inventory)
-    if way == "kill -9":
+    if light_path == "kill -9":
         os.kill(lab.host_pid("gpu02"), signal.SIGKILL)
     else:
         assert lab.ask("host.down", host="gpu02")["ok"]
@@ -120,7 +120,7 @@ def test_a_killed_host_is_gone_and_the_others_live_on(inventory: Path, way: str)
     assert eventually(lambda: refuses(port))  # the kernel closes the dead process's sockets one after the other
     assert lab.scpi("ocs1", ":oxc:swit:conn:add (@1,2),(@17,18)") == '0,"No error"'
     assert eventually(lambda: lab.carrier("gpu01", 1))  # looped back to itself
-    assert lab.ask("glass")["glass"]["ocs1"] == [["1", "17"]]  # a dead host sends no light
+    assert lab.ask("light")["light"]["ocs1"] == [["1", "17"]]  # a dead host sends no light
     assert lab.stop() == 0, lab.log.read_text()
 
 
@@ -130,8 +130,8 @@ def refuses(port: int) -> bool:
 
 
 def start(inventory: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "emulators", str(inventory), *options]
-    return subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    argv = [sys.executable, "-m", "emulators", str(inventory), *options]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
 
 
 def test_a_busy_port_is_named_before_anything_is_made(inventory: Path) -> None:
@@ -184,8 +184,8 @@ def open_inventory() -> Iterator[Path]:
 
 
 def test_without_root_the_message_says_what_is_missing_and_what_still_works(open_inventory: Path) -> None:
-    words = [*UNPRIVILEGED, sys.executable, "-m", "emulators", str(open_inventory)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    argv = [*UNPRIVILEGED, sys.executable, "-m", "emulators", str(open_inventory)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2, done
     assert "emulated hosts need root: run with sudo" in done.stderr
     assert "--devices-only" in done.stderr
@@ -193,8 +193,8 @@ def test_without_root_the_message_says_what_is_missing_and_what_still_works(open
 
 def test_devices_alone_need_no_root(open_inventory: Path) -> None:
     port = int((open_inventory / "devices.yml").read_text().split("127.0.0.1:")[1].split('"')[0])
-    words = [*UNPRIVILEGED, sys.executable, "-m", "emulators", str(open_inventory), "--devices-only", "--foreground"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as lab:
+    argv = [*UNPRIVILEGED, sys.executable, "-m", "emulators", str(open_inventory), "--devices-only", "--foreground"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as lab:
         try:
             assert lab.stderr is not None
             assert "1 devices, 0 hosts, ready" in lab.stderr.readline()

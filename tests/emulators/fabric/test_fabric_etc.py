@@ -42,8 +42,8 @@ finally:
 
 def test_a_user_who_comes_to_the_machine_takes_none_from_its_hosts(tmp_path: Path) -> None:
     inventory = write_inventory(tmp_path, hosts=2, ports=1)
-    words = ["unshare", "--mount", sys.executable, "-c", STORY, inventory, tmp_path / "etc"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
+    argv = ["unshare", "--mount", sys.executable, "-c", STORY, inventory, tmp_path / "etc"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     address = "10.254.0.2"
     assert done.stdout.split() == ["65100", address, "gpu02", "gpu01", "0", "600", "zed", "65100", "0"], done.stdout

@@ -47,8 +47,8 @@ def place() -> Iterator[Path]:
 
 def seen(inside: Path, *wanted: Path) -> list[str]:
     """What a stranger sees of a directory after it was opened."""
-    words = [sys.executable, "-c", SHOW, str(inside), *map(str, wanted)]
-    return subprocess.run(words, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]).stdout.split("\n")[:-2]
+    argv = [sys.executable, "-c", SHOW, str(inside), *map(str, wanted)]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]).stdout.split("\n")[:-2]
 
 
 def test_a_private_home_shows_the_python_in_it_and_nothing_else(place: Path) -> None:

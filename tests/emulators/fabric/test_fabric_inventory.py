@@ -23,8 +23,8 @@ def test_the_committed_inventory_is_what_the_generator_writes(tmp_path: Path) ->
 
 
 def test_the_committed_lab_of_a_roadm_is_what_the_generator_writes(tmp_path: Path) -> None:
-    words = ["--driver", "lumentum-netconf", "--hosts", "8", "--port-base", "22300", "--device-port-base", "26000"]
-    assert main([*words, "--out", str(tmp_path / "emulated-wss")]) == 0
+    argv = ["--driver", "lumentum-netconf", "--hosts", "8", "--port-base", "22300", "--device-port-base", "26000"]
+    assert main([*argv, "--out", str(tmp_path / "emulated-wss")]) == 0
     for file in ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml"):
         assert (ROOT / "inventory/emulated-wss" / file).read_text() == (tmp_path / "emulated-wss" / file).read_text()
 
@@ -40,8 +40,8 @@ def test_the_committed_look_ahead_lab_is_what_the_generator_writes(tmp_path: Pat
 
 def test_the_committed_ring_of_roadms_is_what_the_generator_writes(tmp_path: Path) -> None:
     out = tmp_path / "emulated-ring"
-    words = ["--ring", "--driver", "lumentum-netconf", "--hosts", "6", "--wavelengths", "2", "--settle-s", "0.2"]
-    assert main([*words, "--port-base", "22500", "--device-port-base", "26200", "--out", str(out)]) == 0
+    argv = ["--ring", "--driver", "lumentum-netconf", "--hosts", "6", "--wavelengths", "2", "--settle-s", "0.2"]
+    assert main([*argv, "--port-base", "22500", "--device-port-base", "26200", "--out", str(out)]) == 0
     for file in ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml"):
         assert (ROOT / "inventory/emulated-ring" / file).read_text() == (out / file).read_text()
     assert (out / "devices.yml").read_text().count("meter_db: 1.0") == 12, "losses of fibres are judged by two meters"
@@ -51,10 +51,10 @@ def test_the_committed_ring_of_roadms_is_what_the_generator_writes(tmp_path: Pat
 
 
 def test_the_committed_lab_of_packet_switches_is_what_the_generator_writes(tmp_path: Path) -> None:
-    words = ["--hosts", "4", "--ports", "2", "--rate-mbps", "100", "--rack", "2", "--queue", "128:job", "--name", "emulated-packet"]
-    words += ["--electrical", "ideal@40+aggregate+cache", "--electrical", "oversubscribed:2@40"]
-    words += ["--partition", "a:0:0.5", "--partition", "b:1:0.5", "--port-base", "22600", "--device-port-base", "26300"]
-    assert main([*words, "--out", str(tmp_path)]) == 0
+    argv = ["--hosts", "4", "--ports", "2", "--rate-mbps", "100", "--rack", "2", "--queue", "128:job", "--name", "emulated-packet"]
+    argv += ["--electrical", "ideal@40+aggregate+cache", "--electrical", "oversubscribed:2@40"]
+    argv += ["--partition", "a:0:0.5", "--partition", "b:1:0.5", "--port-base", "22600", "--device-port-base", "26300"]
+    assert main([*argv, "--out", str(tmp_path)]) == 0
     for file in ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml"):
         assert (ROOT / "inventory/emulated-packet" / file).read_text() == (tmp_path / file).read_text()
     config = read_config(tmp_path)
@@ -62,7 +62,7 @@ def test_the_committed_lab_of_packet_switches_is_what_the_generator_writes(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("argv", "message"),
     [
         (("--partition", "a:0"), "--partition divides hosts that meet at packet switches"),
         (("--electrical", "ideal", "--partition", "a"), "--partition a: wanted NAME:LANES or NAME:LANES:SHARE"),
@@ -71,15 +71,15 @@ def test_the_committed_lab_of_packet_switches_is_what_the_generator_writes(tmp_p
     ],
 )
 def test_a_partition_that_cannot_be_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(SystemExit):
-        main([*words, "--out", str(tmp_path / "lab")])
-    assert said in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "lab").exists()
+        main([*argv, "--out", str(tmp_path / "lab")])
+    assert message in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "lab").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("argv", "message"),
     [
         (("--ring",), "--ring takes one --driver"),
         (("--ring", "--driver", "waveshaper-http"), "a ring needs modules that multiplex and demultiplex"),
@@ -89,11 +89,11 @@ def test_a_partition_that_cannot_be_is_refused(
     ],
 )
 def test_a_ring_that_cannot_be_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(SystemExit):
-        main([*words, "--out", str(tmp_path / "lab")])
-    assert said in capsys.readouterr().err and not (tmp_path / "lab").exists()
+        main([*argv, "--out", str(tmp_path / "lab")])
+    assert message in capsys.readouterr().err and not (tmp_path / "lab").exists()
 
 
 @pytest.mark.parametrize("driver", sorted(WHERE))
@@ -114,8 +114,8 @@ def test_a_lab_of_several_families_has_a_port_of_every_host_at_a_device_of_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for drivers in (sorted(WHERE)[:8], sorted(WHERE)[-8:]):
-        words = [word for driver in drivers for word in ("--driver", driver)]
-        assert main([*words, "--free-ports", "--state", str(tmp_path / "state"), "--out", str(tmp_path / "lab")]) == 0
+        argv = [word for driver in drivers for word in ("--driver", driver)]
+        assert main([*argv, "--free-ports", "--state", str(tmp_path / "state"), "--out", str(tmp_path / "lab")]) == 0
         config = read_config(tmp_path / "lab")
         assert [device.driver for device in config.devices.values()] == drivers and len(build_devices(config)) == 8
         assert config.with_hosts and len(config.hosts) == min(8, *(most_hosts(family(driver)) for driver in drivers))
@@ -174,7 +174,7 @@ def change(folder: Path, file: str, old: str, new: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "says"),
+    ("file", "old", "new", "message"),
     [
         ("fibres.yml", "host: gpu02, port: 2", "host: gpu09, port: 2", "f-gpu02-p2: no port 2 on a host gpu09 in hosts.yml"),
         ("fibres.yml", "device: ocs2", "device: ocs7", "f-gpu01-p2: device ocs7 is not in devices.yml"),
@@ -187,14 +187,14 @@ def change(folder: Path, file: str, old: str, new: str) -> Path:
         ("emulator.yml", "ocs1:", "ocs9:", "emulator.yml: devices: ocs9 is not in devices.yml"),
     ],
 )
-def test_a_mistake_is_named_with_its_file(tmp_path: Path, file: str, old: str, new: str, says: str) -> None:
+def test_a_mistake_is_named_with_its_file(tmp_path: Path, file: str, old: str, new: str, message: str) -> None:
     with pytest.raises(BadInventory) as caught:
         read_config(change(tmp_path, file, old, new))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("n: -264", "n: -282", "f-gpu02-p1: its slot overlaps that of f-gpu01-p1, whose light enters wss1 in too"),
         ("slot: {n: -264, m: 4}, ", "", "f-gpu02-p1: wss1 ingress in is taken by f-gpu01-p1"),
@@ -203,18 +203,18 @@ def test_a_mistake_is_named_with_its_file(tmp_path: Path, file: str, old: str, n
         ('leaves: "2"', 'leaves: "1"', "f-gpu02-p1: wss1 egress 1 is taken by f-gpu01-p1"),
     ],
 )
-def test_fibres_share_a_coupler_only_when_their_light_differs(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_fibres_share_a_coupler_only_when_their_light_differs(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert main(["--driver", "finisar-serial", "--hosts", "3", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "fibres.yml").read_text()
     assert old in text
     (tmp_path / "fibres.yml").write_text(text.replace(old, new, 1))
     with pytest.raises(BadInventory) as caught:
         read_config(tmp_path)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ('from: {device: wss1, port: "4201"}', 'from: {device: wss1, port: "5201"}', "wss1 egress 5201 is taken by f-gpu01-p1"),
         ('to: {device: wss1, port: "5101"}', 'to: {device: wss1, port: "4101"}', "wss1 ingress 4101 is taken by f-gpu01-p1"),
@@ -225,14 +225,14 @@ def test_fibres_share_a_coupler_only_when_their_light_differs(tmp_path: Path, ol
         ("name: t-wss1-1", "name: f-gpu01-p1", "f-gpu01-p1: the name is taken"),
     ],
 )
-def test_a_trunk_joins_free_ports_of_devices_there_are(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_a_trunk_joins_free_ports_of_devices_there_are(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert main(["--driver", "lumentum-netconf", "--hosts", "3", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "fibres.yml").read_text()
     assert old in text
     (tmp_path / "fibres.yml").write_text(text.replace(old, new, 1))
     with pytest.raises(BadInventory) as caught:
         build_devices(read_config(tmp_path))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:

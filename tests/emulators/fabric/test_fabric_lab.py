@@ -31,8 +31,8 @@ def ssh(lab: EmulatedLab, host: str, command: str) -> subprocess.CompletedProces
         "BatchMode=yes",
         "GlobalKnownHostsFile=none",
     ]
-    words = ["ssh", "-F", "none", "-i", f"{lab.state}/id_ed25519", "-p", port, *[w for o in options for w in ("-o", o)]]
-    return subprocess.run([*words, "root@127.0.0.1", command], capture_output=True, text=True, timeout=20, check=False)
+    argv = ["ssh", "-F", "none", "-i", f"{lab.state}/id_ed25519", "-p", port, *[w for o in options for w in ("-o", o)]]
+    return subprocess.run([*argv, "root@127.0.0.1", command], capture_output=True, text=True, timeout=20, check=False)
 
 
 def test_a_host_is_logged_in_to_with_the_labs_key_and_is_a_machine_of_its_own(lab: EmulatedLab) -> None:
@@ -41,9 +41,9 @@ def test_a_host_is_logged_in_to_with_the_labs_key_and_is_a_machine_of_its_own(la
         "gpu02",
         "hostname; echo $HOME; ls /sys/class/net; ls -A ~ /var/lib/testbed; cat /proc/sys/kernel/hostname; ps ax | wc -l",
     )
-    words = done.stdout.split()
-    assert words[:6] == ["gpu02", "/run/root", "lo", "mgmt", "opt1", "opt2"], done
-    assert int(words[-1]) < 12  # the machine's processes are not there
+    tokens = done.stdout.split()
+    assert tokens[:6] == ["gpu02", "/run/root", "lo", "mgmt", "opt1", "opt2"], done
+    assert int(tokens[-1]) < 12  # the machine's processes are not there
 
 
 def test_python3_on_a_host_is_this_environments(lab: EmulatedLab) -> None:
@@ -132,7 +132,7 @@ def test_what_is_sent_into_a_broken_circuit_reaches_nobody(dark: EmulatedLab) ->
     dark.scpi("ocs1", ":oxc:swit:conn:only (@1,3),(@18,17)")  # gpu01 to gpu02; gpu03 keeps gpu01's receiver lit
     assert eventually(lambda: dark.carrier("gpu01", 1) and dark.carrier("gpu02", 1))
     dark.scpi("ocs1", ":oxc:swit:conn:only (@2,3),(@18,17)")  # gpu02 receives its own light, gpu01's reaches no receiver
-    assert eventually(lambda: dark.ask("glass")["glass"]["ocs1"] == [["2", "18"], ["3", "17"]] and dark.carrier("gpu02", 1))
+    assert eventually(lambda: dark.ask("light")["light"]["ocs1"] == [["2", "18"], ["3", "17"]] and dark.carrier("gpu02", 1))
     with dark.raw("gpu01", 1) as one, dark.raw("gpu02", 1) as two:
         time.sleep(0.01)  # light on is not usable at once
         one.send(b"\xff" * 6 + b"\x02" * 6 + b"\x88\xb5" + b"lost" * 12)
@@ -142,8 +142,8 @@ def test_what_is_sent_into_a_broken_circuit_reaches_nobody(dark: EmulatedLab) ->
 
 def test_moving_a_circuit_again_and_again_leaves_one_redirect_per_port(dark: EmulatedLab) -> None:
     dark.ask("settle", device="ocs1", s=0.0)
-    for turn in range(20):
-        wanted = "(@18,17)" if turn % 2 else "(@17,18)"
+    for step in range(20):
+        wanted = "(@18,17)" if step % 2 else "(@17,18)"
         dark.scpi("ocs1", f":oxc:swit:conn:only (@1,2),{wanted}")
     lab_root = dark.host_pid("gpu01")
     shown = subprocess.run(
@@ -249,7 +249,7 @@ def test_a_fault_can_be_put_in_and_taken_out(dark: EmulatedLab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "says"),
+    ("request_", "message"),
     [
         ({"op": "dance"}, "unknown op 'dance'; known: status, glass"),
         ({"op": "settle", "device": "ocs9", "s": 1}, "no device ocs9; there are ocs1, ocs2"),
@@ -258,10 +258,10 @@ def test_a_fault_can_be_put_in_and_taken_out(dark: EmulatedLab) -> None:
         ({"op": "settle", "device": "ocs1"}, "settle: s is missing"),
     ],
 )
-def test_a_bad_control_request_is_answered_with_the_reason(lab: EmulatedLab, request_: dict[str, object], says: str) -> None:
+def test_a_bad_control_request_is_answered_with_the_reason(lab: EmulatedLab, request_: dict[str, object], message: str) -> None:
     answer = lab.ask(**request_)  # type: ignore[arg-type]
     assert answer["ok"] is False
-    assert says in answer["error"]
+    assert message in answer["error"]
 
 
 def test_secrets_and_the_control_socket_are_the_owners_alone(lab: EmulatedLab) -> None:

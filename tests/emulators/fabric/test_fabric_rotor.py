@@ -28,7 +28,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedLab]:
     assert running.stop() == 0, running.log.read_text()
 
 
-def say(lab: EmulatedLab, *commands: str) -> list[str]:
+def send(lab: EmulatedLab, *commands: str) -> list[str]:
     """Say commands to the rotor; return the data lines of the last. Raises: AssertionError - one is refused."""
     with socket.create_connection(("127.0.0.1", lab.port("ocs1")), 5) as link:
         lines = link.makefile()
@@ -41,18 +41,18 @@ def say(lab: EmulatedLab, *commands: str) -> list[str]:
     return data
 
 
-def load(lab: EmulatedLab, dwell_us: int, night_us: int, *slots: str) -> None:
-    begin = f"LOAD BEGIN {len(slots)} {dwell_us} {night_us}"
-    say(lab, begin, *(f"LOAD SLOT {number} {slot}" for number, slot in enumerate(slots)), "LOAD END")
+def load(lab: EmulatedLab, dwell_us: int, dark_window_us: int, *slots: str) -> None:
+    begin = f"LOAD BEGIN {len(slots)} {dwell_us} {dark_window_us}"
+    send(lab, begin, *(f"LOAD SLOT {number} {slot}" for number, slot in enumerate(slots)), "LOAD END")
 
 
 @contextmanager
-def turned(lab: EmulatedLab) -> Iterator[None]:
-    say(lab, "GOTO 0", "START")
+def advanced(lab: EmulatedLab) -> Iterator[None]:
+    send(lab, "GOTO 0", "START")
     try:
         yield
     finally:
-        say(lab, "STOP")
+        send(lab, "STOP")
 
 
 def heard(sock: socket.socket) -> set[int]:
@@ -89,7 +89,7 @@ def test_in_long_slots_ports_lose_carrier_in_turn_and_packets_follow_the_light(
     lab: EmulatedLab, ports: list[socket.socket]
 ) -> None:
     load(lab, 250_000, 50_000, *ROUND)
-    with turned(lab):
+    with advanced(lab):
         seen, wanted = set(), {(True, True, False), (True, False, True), (False, True, True)}  # one port is idle in each slot
 
         def all_seen() -> bool:
@@ -106,13 +106,13 @@ def test_in_long_slots_ports_lose_carrier_in_turn_and_packets_follow_the_light(
             return met == [{2, 3}, {1, 3}, {1, 2}]
 
         assert eventually(all_met, 20.0), met
-    assert lab.ask("truth", device="ocs1")["turning"] is None
+    assert lab.ask("truth", device="ocs1")["schedule"] is None
 
 
 def test_in_short_slots_ports_keep_carrier_and_packets_still_follow_the_light(lab: EmulatedLab, ports: list[socket.socket]) -> None:
     load(lab, 900, 100, *ROUND)
-    with turned(lab):
-        assert lab.ask("truth", device="ocs1")["turning"]["dwell_ns"] == 900_000
+    with advanced(lab):
+        assert lab.ask("truth", device="ocs1")["schedule"]["dwell_ns"] == 900_000
         assert eventually(lambda: all(lab.carrier(host, 1) for host in HOSTS))
         heard(ports[0])
         send_a_while(ports, 0.5)
@@ -124,8 +124,8 @@ def test_in_short_slots_ports_keep_carrier_and_packets_still_follow_the_light(la
         assert not lab.carrier("gpu03", 1)
         lab.ask("fibre", name="f-gpu03-p1", cut=False)
         assert eventually(lambda: lab.carrier("gpu03", 1))
-    rest = ROUND[int(say(lab, "POS?")[0].split()[2])]
-    say(lab, "GOTO 1")
+    rest = ROUND[int(send(lab, "POS?")[0].split()[2])]
+    send(lab, "GOTO 1")
     assert eventually(lambda: [lab.carrier(host, 1) for host in HOSTS] == [True, False, True]), rest
     for port in ports:
         heard(port)
@@ -135,14 +135,14 @@ def test_in_short_slots_ports_keep_carrier_and_packets_still_follow_the_light(la
 
 def test_what_a_port_sends_waits_before_the_glass_not_behind_it(lab: EmulatedLab, ports: list[socket.socket]) -> None:
     load(lab, 3_600_000_000, 20, "1>18 2>17")
-    say(lab, "GOTO 0")
+    send(lab, "GOTO 0")
     assert eventually(lambda: lab.carrier("gpu01", 1) and lab.carrier("gpu02", 1))
     heard(ports[1])
     slow = lab.ask("faults.add", host="gpu01", kind="slow-link", port=1, mbps=1)
     for _ in range(200):  # 280 kB: 2.2 s at 1 Mb/s
         ports[0].send(b"\xff" * 6 + b"\x02" * 6 + b"\x88\xb5" + bytes([1]) * 1400)
     assert eventually(lambda: heard(ports[1]) == {1})
-    say(lab, "CLEAR *")
+    send(lab, "CLEAR *")
     lab.ask("faults.remove", host="gpu01", number=slow["number"])  # the rest goes at once, and into the dark
     heard(ports[1])
     time.sleep(0.2)

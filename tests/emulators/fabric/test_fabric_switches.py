@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from emulators.fabric.glass import HostPort
+from emulators.fabric.fibre_plant import HostPort
 from emulators.fabric.netlink import NEWTCLASS, NEWTFILTER, Message, Netlink, address, by_source, link_mtu, subnet_route
 from emulators.fabric.queues import Queues
 from emulators.fabric.switches import switched
@@ -192,9 +192,9 @@ def test_a_running_lab_is_told_which_hosts_are_one_job(switches: EmulatedLab) ->
 def test_the_program_and_the_emulators_read_the_same_switches(tmp_path: Path) -> None:
 
     kinds = ("fat-tree", "dual:5", "rails:2@40")
-    words = ["--hosts", "10", "--ports", "2", *(word for kind in kinds for word in ("--electrical", kind)), "--rack", "4"]
-    words += ["--queue", "256:job"]
-    assert main([*words, "--out", str(tmp_path)]) == 0
+    argv = ["--hosts", "10", "--ports", "2", *(word for kind in kinds for word in ("--electrical", kind)), "--rack", "4"]
+    argv += ["--queue", "256:job"]
+    assert main([*argv, "--out", str(tmp_path)]) == 0
     config = read_config(tmp_path)
     lab = lab_in(tmp_path)
     seen = {
@@ -221,11 +221,11 @@ def test_switches_that_cannot_be_built_are_all_explained(tmp_path: Path) -> None
     (tmp_path / "fibres.yml").write_text(fibres.partition("segments:")[0] + f"segments: {json.dumps(bad)}\n")
     with pytest.raises(BadInventory) as refused:
         read_config(tmp_path)
-    words = str(refused.value)
+    text = str(refused.value)
     for what in ("a rate of 0 Mb/s", "every host is in one rack", "f-gpu01-p1: the name is taken", "port 1 of gpu01 is taken by"):
-        assert what in words
-    assert "no port 9 on a host gpu02" in words
-    assert "queue of 64 kB: wanted 68 to 1048576" in words and "'share': 'fair'}: wanted {kb: 128, share: fifo}" in words
+        assert what in text
+    assert "no port 9 on a host gpu02" in text
+    assert "queue of 64 kB: wanted 68 to 1048576" in text and "'share': 'fair'}: wanted {kb: 128, share: fifo}" in text
 
 
 def test_cables_of_switches_have_names_of_their_own(tmp_path: Path) -> None:
@@ -246,9 +246,9 @@ def test_cables_of_switches_have_names_of_their_own(tmp_path: Path) -> None:
     assert str(refused.value).count("a-b-c: the name is taken") == 2
     with pytest.raises(BadFile) as refused_too:
         read_lab(hosts, devices, fibres)
-    words = str(refused_too.value)
-    assert "segments[0].ports[0]: the name of its cable, a-b-c, is already used by fibres[1]" in words
-    assert "segments[1].ports[1]: the name of its cable, a-b-c, is already used by fibres[1]" in words
+    message = str(refused_too.value)
+    assert "segments[0].ports[0]: the name of its cable, a-b-c, is already used by fibres[1]" in message
+    assert "segments[1].ports[1]: the name of its cable, a-b-c, is already used by fibres[1]" in message
 
 
 @pytest.mark.parametrize("spec", ["ideal@20000000", "oversubscribed:1000000@1", "oversubscribed:4000000000@10", "fat-tree@9000000"])
@@ -260,8 +260,8 @@ def test_no_lab_is_written_at_rates_that_the_program_refuses(tmp_path: Path, spe
 
 
 def test_switches_go_with_the_default_lab_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--look-ahead"], ["--rack", "0"]):
+    for argv in (["--look-ahead"], ["--rack", "0"]):
         with pytest.raises(SystemExit):
-            main([*words, "--electrical", "ideal", "--out", str(tmp_path)])
-    said = capsys.readouterr().err
-    assert "--electrical is for labs of Polatis and Calient switches" in said and "racks of 1 host or more" in said
+            main([*argv, "--electrical", "ideal", "--out", str(tmp_path)])
+    output = capsys.readouterr().err
+    assert "--electrical is for labs of Polatis and Calient switches" in output and "racks of 1 host or more" in output

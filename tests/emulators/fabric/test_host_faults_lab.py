@@ -55,14 +55,14 @@ def removed(lab: EmulatedLab, host: str, number: int) -> None:
 def rate_mbps(lab: EmulatedLab, source: str, target: str) -> float:
     """What one TCP connection carries in a second, by its receiver."""
     with lab.inside(target):
-        door = socket.create_server((f"10.1.0.{target[-1]}", 0))
+        listener = socket.create_server((f"10.1.0.{target[-1]}", 0))
     with lab.inside(source):
         mouth = socket.socket()
-    for sock in (door, mouth):  # there are no routes
+    for sock in (listener, mouth):  # there are no routes
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"opt1")
     mouth.bind((f"10.1.0.{source[-1]}", 0))
-    mouth.connect(door.getsockname())
-    ear, _ = door.accept()
+    mouth.connect(listener.getsockname())
+    ear, _ = listener.accept()
 
     def pour() -> None:
         with suppress(OSError):  # the receiver has seen enough
@@ -74,7 +74,7 @@ def rate_mbps(lab: EmulatedLab, source: str, target: str) -> float:
     taken, began = 0, time.monotonic()
     while (took := time.monotonic() - began) < 1.0:
         taken += len(ear.recv(1 << 20))
-    for sock in (ear, door):
+    for sock in (ear, listener):
         sock.close()
     mouth.shutdown(socket.SHUT_RDWR)
     pouring.join(10)
@@ -196,12 +196,12 @@ def test_a_storm_leaves_the_lab_as_it_was(lit: EmulatedLab) -> None:
     assert arrived(lit, "gpu01", "gpu02") == 2000
     assert eventually(lambda: not spins(lit), 30)
     for port, rate in ((1, "250Mbit"), (2, "250Mbit"), (3, "50Mbit")):
-        shown = glass(lit, "class", "show", "dev", f"h1p{port}") + glass(lit, "filter", "show", "dev", f"h1p{port}", "ingress")
+        shown = light(lit, "class", "show", "dev", f"h1p{port}") + light(lit, "filter", "show", "dev", f"h1p{port}", "ingress")
         assert f"rate {rate} " in shown and "bpf" not in shown, shown
 
 
-def glass(lab: EmulatedLab, *words: str) -> str:
+def light(lab: EmulatedLab, *argv: str) -> str:
     """What tc(8) says in the namespace of the glass."""
     root = parent(lab.host_pid("gpu01"))
-    command = ["nsenter", "-t", str(root), "-m", "-n", "ip", "netns", "exec", "ocs", "tc", *words]
+    command = ["nsenter", "-t", str(root), "-m", "-n", "ip", "netns", "exec", "ocs", "tc", *argv]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -47,8 +47,8 @@ def raw(lab: EmulatedLab, host: str, interface: str) -> socket.socket:
 
 
 def test_sockets_of_hosts_on_lines_with_delay_have_room_from_the_start(slow: EmulatedLab) -> None:
-    with slow.inside("gpu02"), socket.socket() as door:
-        assert door.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 1 << 20
+    with slow.inside("gpu02"), socket.socket() as listener:
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 1 << 20
 
 
 @pytest.mark.parametrize(("interface", "delay_s"), [("opt1", 0.04), ("el3", 0.07)])

@@ -85,8 +85,8 @@ def test_ranks_get_their_turn_and_nothing_else_does(lab: EmulatedLab) -> None:
         stranger = subprocess.Popen(["/bin/sleep", "600"], user=JOB_UID, group=JOB_UID, extra_groups=[], cwd="/")  # on the machine
         try:
             assert eventually(lambda: len(list(Path(f"/proc/{pids(rank)[0]}/task").iterdir())) == 2, 10)
-            said = ask(60)
-            assert said["ok"] and said["programs"] == {"gpu01": 1, "gpu02": 0, "gpu03": 0}
+            reply = ask(60)
+            assert reply["ok"] and reply["programs"] == {"gpu01": 1, "gpu02": 0, "gpu03": 0}
             assert of(rank) == ROUND_ROBIN
             assert of(root) == policies(stranger.pid) == policies(os.getpid()) == ORDINARY
             devices = {os.sched_getparam(pid).sched_priority for pid in (int(lab.ask("status")["pid"]),)}

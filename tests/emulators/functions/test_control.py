@@ -25,13 +25,13 @@ class Talk:
         self.wire = Wire(**(functions or FUNCTIONS))
         self.control = Control(self.wire.switch, Place("ideal", "10.253.0.1", 7470, "02:0a:fd:00:00:01", "F0001"))
 
-    def say(self, line: bytes) -> dict[str, Any]:
+    def send(self, line: bytes) -> dict[str, Any]:
         answer = self.control.answer(line, self.wire.now)
         assert answer.endswith(b"\n") and answer.count(b"\n") == 1
         return dict(json.loads(answer))
 
     def ask(self, **request: object) -> dict[str, Any]:
-        return self.say(json.dumps(request).encode())
+        return self.send(json.dumps(request).encode())
 
 
 def test_what_is_allocated_is_not_free_until_it_is_released() -> None:
@@ -77,15 +77,15 @@ def test_counters_tell_no_token_and_what_the_page_says() -> None:
     made, kept = talk.ask(**ASK), talk.ask(**KEEP)
     talk.wire.give(packet(made, 0, ADD, 0, bytes(8)), 0)
     talk.wire.give(packet(kept, 0, PUT, 1, b"x"), 0)
-    said = talk.ask(op="counters")
-    assert made["token"] not in json.dumps(said) and "token" not in json.dumps(talk.control.state(talk.wire.now))
-    first, second = said["allocations"]
+    reply = talk.ask(op="counters")
+    assert made["token"] not in json.dumps(reply) and "token" not in json.dumps(talk.control.state(talk.wire.now))
+    first, second = reply["allocations"]
     moved = {"packets_in": 1, "bytes_in": 40, "packets_out": 0, "bytes_out": 0}
     none = dict.fromkeys(("sums", "duplicates", "repeated", "stale", "early", "mismatched"), 0)
     who = {"allocation": 1, "function": "aggregate", "job": "a", "workers": 2, "slots": 4, "lease_left_s": 10}
     assert first == who | moved | {"added": 1} | none
     assert (second["entries"], second["stored"], second["puts"], second["packets_out"], second["bytes_out"]) == (2, 1, 1, 1, 32)
-    assert said["totals"] == {"packets_in": 2, "malformed": 0, "foreign": 0, "unsent": 0, "lost": 0}
+    assert reply["totals"] == {"packets_in": 2, "malformed": 0, "foreign": 0, "unsent": 0, "lost": 0}
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_counters_tell_no_token_and_what_the_page_says() -> None:
 )  # fmt: skip
 def test_a_malformed_request_is_refused_and_allocates_nothing(change: dict[str, object]) -> None:
     talk = Talk()
-    said = talk.ask(**ASK | change)
-    assert (said["ok"], said["code"]) == (False, "malformed") and said["error"] and not talk.wire.switch.allocations
+    reply = talk.ask(**ASK | change)
+    assert (reply["ok"], reply["code"]) == (False, "malformed") and reply["error"] and not talk.wire.switch.allocations
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,13 @@ def test_a_malformed_request_is_refused_and_allocates_nothing(change: dict[str, 
      b'{"op":"release","allocation":1e400,"token":"x"}\n', b'{"op":"capabilities","id":"\\ud800","x":1}\n'],
 )  # fmt: skip
 def test_a_line_that_is_no_request_is_answered_as_malformed(line: bytes) -> None:
-    assert Talk().say(line)["code"] == "malformed"
+    assert Talk().send(line)["code"] == "malformed"
 
 
 @pytest.mark.parametrize("key", [key for key in ASK if key != "op"])
 def test_what_a_request_lacks_is_named(key: str) -> None:
-    said = Talk().ask(**{k: v for k, v in ASK.items() if k != key})
-    assert said["code"] == "malformed" and key in said["error"]
+    reply = Talk().ask(**{k: v for k, v in ASK.items() if k != key})
+    assert reply["code"] == "malformed" and key in reply["error"]
 
 
 def test_a_function_that_the_switch_does_not_have_is_absent() -> None:
@@ -126,8 +126,8 @@ def test_a_function_that_the_switch_does_not_have_is_absent() -> None:
 
 def test_there_is_an_end_to_allocations_even_of_one_entry() -> None:
     talk = Talk(cache={"entries": 65_536, "entry_bytes": 1})
-    said = [talk.ask(**KEEP | {"job": f"j{n}", "entries": 1}) for n in range(129)]
-    assert [each["ok"] for each in said] == [True] * 128 + [False] and said[-1]["code"] == "full"
+    lines = [talk.ask(**KEEP | {"job": f"j{n}", "entries": 1}) for n in range(129)]
+    assert [each["ok"] for each in lines] == [True] * 128 + [False] and lines[-1]["code"] == "full"
 
 
 def test_a_cache_keeps_what_was_used_last_and_each_job_its_own() -> None:

@@ -12,10 +12,10 @@ from emulators.generate.command import main
 from emulators.inventory.config import read_config
 from emulators.inventory.files import BadInventory
 from emulators.lab.control import Control
-from emulators.lab.running import Doors, Lab, build_devices
+from emulators.lab.running import Lab, Listeners, build_devices
 from optics import BadFile
-from orchestrator.cli.lab import functions_words
-from orchestrator.experiments.rehearsal.inventory import Ways, _segments
+from orchestrator.cli.lab import functions_text
+from orchestrator.experiments.rehearsal.inventory import AccessPaths, _segments
 from tests.emulators.lab.test_host_faults import StubFabric, ask
 from tests.kit.labs import lab_in
 
@@ -23,8 +23,8 @@ POOL, CACHE = {"slots": 64, "slot_bytes": 8192, "jobs": 2}, {"entries": 1024, "e
 
 
 def generated(folder: Path, *kinds: str) -> Path:
-    words = [word for kind in kinds for word in ("--electrical", kind)]
-    assert main(["--hosts", "4", "--ports", "1", *words, "--rack", "2", "--out", str(folder)]) == 0
+    argv = [word for kind in kinds for word in ("--electrical", kind)]
+    assert main(["--hosts", "4", "--ports", "1", *argv, "--rack", "2", "--out", str(folder)]) == 0
     return folder
 
 
@@ -96,8 +96,8 @@ def test_packets_that_the_labs_fibres_do_not_carry_are_refused(tmp_path: Path) -
 def test_a_rehearsals_twin_has_the_functions_on_ports_of_its_own(tmp_path: Path) -> None:
     folder = generated(tmp_path, "ideal+aggregate", "domains:2+cache", "ideal")
     lab = lab_in(folder)
-    ways = Ways({}, {}, tmp_path, {"ideal": 20_001, "domain1": 20_002, "domain2": 20_003})
-    found = {segment["name"]: segment for segment in _segments(lab, ways)}
+    paths = AccessPaths({}, {}, tmp_path, {"ideal": 20_001, "domain1": 20_002, "domain2": 20_003})
+    found = {segment["name"]: segment for segment in _segments(lab, paths)}
     assert {name: segment.get("address") for name, segment in found.items()} == {
         "ideal": "127.0.0.1:20001", "domain1": "127.0.0.1:20002", "domain2": "127.0.0.1:20003", "ideal-2": None,
     }  # fmt: skip
@@ -118,10 +118,10 @@ class StubFunctions:
     def __init__(self) -> None:
         self.pid, self.asked = 4711, list[dict[str, object]]()
 
-    def order(self, **words: object) -> dict[str, object]:
+    def order(self, **texts: object) -> dict[str, object]:
         if not self.pid:
             raise OSError("segment ideal: the process of its functions has ended")
-        self.asked.append(words)
+        self.asked.append(texts)
         return {"functions": {}}
 
 
@@ -132,8 +132,8 @@ async def lab(tmp_path: Path) -> Any:
     fabric.functions = {"ideal": functions}
     fabric.carriers = lambda: dict.fromkeys(config_ports(config), True)
     for host in fabric.hosts.values():
-        host.door_open, host.machine_pid = True, 1
-    yield Control(Lab(config, devices, Doors(dict.fromkeys(devices), {}, cast("Any", None), None, 1), fabric)), functions
+        host.port_open, host.machine_pid = True, 1
+    yield Control(Lab(config, devices, Listeners(dict.fromkeys(devices), {}, cast("Any", None), None, 1), fabric)), functions
 
 
 def config_ports(config: Any) -> Iterator[tuple[str, int]]:
@@ -155,8 +155,8 @@ async def test_faults_of_functions_are_done_and_undone(lab: tuple[Control, StubF
 
 @pytest.mark.parametrize("place", ["ideal-2", "gpu01", "all", "nowhere"])
 async def test_a_segment_without_functions_has_none_of_their_faults(lab: tuple[Control, StubFunctions], place: str) -> None:
-    said = ask(lab[0], "faults.add", host=place, kind="function-loss", percent=1)
-    assert said["error"] == f"fault function-loss: no segment {place} with functions; there are ideal"
+    reply = ask(lab[0], "faults.add", host=place, kind="function-loss", percent=1)
+    assert reply["error"] == f"fault function-loss: no segment {place} with functions; there are ideal"
 
 
 async def test_functions_whose_process_ended_are_told_and_keep_nobody_from_the_rest(lab: tuple[Control, StubFunctions]) -> None:
@@ -171,8 +171,8 @@ async def test_functions_whose_process_ended_are_told_and_keep_nobody_from_the_r
 def test_lab_status_says_who_uses_the_functions() -> None:
     about = {"running": True, "functions": {"aggregate": POOL, "cache": CACHE}, "allocations": [], "loss": 0.0}
     at = {"address": "10.253.0.1", "port": 7470}
-    assert functions_words("ideal", about | at) == ("  ideal", "aggregate, cache: free", "10.253.0.1:7470")
+    assert functions_text("ideal", about | at) == ("  ideal", "aggregate, cache: free", "10.253.0.1:7470")
     used = {"allocations": [{"job": "b"}, {"job": "a"}, {"job": "b"}], "loss": 0.01}
-    assert functions_words("ideal", about | at | used)[1] == "aggregate, cache: used by a, b, 1 % of their packets lost"
+    assert functions_text("ideal", about | at | used)[1] == "aggregate, cache: used by a, b, 1 % of their packets lost"
     ended = {"running": False, "error": "its process has ended"}
-    assert functions_words("ideal", ended) == ("  ideal", "functions: its process has ended", "")
+    assert functions_text("ideal", ended) == ("  ideal", "functions: its process has ended", "")

@@ -29,23 +29,23 @@ class Running:
     def __init__(self) -> None:
         data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         data.bind(("127.0.0.1", 0))
-        self.door = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.orders.settimeout(WAIT_S)
         self.at = data.getsockname()
-        made = Process(POOL, Place("ideal", *self.at, "02:0a:fd:00:00:01", "F0001"), data, self.door, theirs)
-        self._held = [data, self.door, theirs]
+        made = Process(POOL, Place("ideal", *self.at, "02:0a:fd:00:00:01", "F0001"), data, self.listener, theirs)
+        self._held = [data, self.listener, theirs]
         self.thread = threading.Thread(target=made.serve, daemon=True)
         self.thread.start()
 
     def connect(self) -> BinaryIO:
-        talk = socket.create_connection(self.door.getsockname(), WAIT_S)
+        talk = socket.create_connection(self.listener.getsockname(), WAIT_S)
         file = talk.makefile("rwb", buffering=0)
         talk.close()
         return cast("BinaryIO", file)
 
-    def order(self, **words: object) -> dict[str, Any]:
-        self.orders.send(json.dumps(words).encode())
+    def order(self, **texts: object) -> dict[str, Any]:
+        self.orders.send(json.dumps(texts).encode())
         return dict(json.loads(self.orders.recv(65_536)))
 
     def stop(self) -> None:
@@ -130,7 +130,7 @@ def test_a_client_that_asks_faster_than_it_is_answered_is_not_read_ahead() -> No
         client, line = process._Client(ours, 0.0), b'{"op": "counters"}\n'
         theirs.sendall(line * 4000)
         for _ in range(100):
-            assert client.turn(control, 0.0, True) and len(client.unread) <= LINE_BYTES
+            assert client.advance(control, 0.0, True) and len(client.unread) <= LINE_BYTES
             assert theirs.recv(1 << 20).endswith(b"}\n")
 
 

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from emulators.functions.switch import Peer, Switch
 
 ADD, SUM, WAIT, GET, HIT, MISS, PUT, STORED = 1, 2, 3, 16, 17, 18, 19, 20
-Words = NDArray[np.int32]
+Fields = NDArray[np.int32]
 
 
 def packet(made: dict[str, Any], worker: int, kind: int, number: int, payload: bytes = b"", epoch: int = 0, **other: int) -> bytes:
     """A packet of a worker; other: magic, version, length or allocation as they should not be."""
-    said = {"magic": 0x4654, "version": 1, "length": len(payload), "allocation": made["allocation"], **other}
-    head = struct.pack("<HBBI", said["magic"], said["version"], kind, said["allocation"]) + bytes.fromhex(made["token"])
-    return head + struct.pack("<HHIQ", worker, said["length"], epoch, number) + payload
+    reply = {"magic": 0x4654, "version": 1, "length": len(payload), "allocation": made["allocation"], **other}
+    head = struct.pack("<HBBI", reply["magic"], reply["version"], kind, reply["allocation"]) + bytes.fromhex(made["token"])
+    return head + struct.pack("<HHIQ", worker, reply["length"], epoch, number) + payload
 
 
 def read(data: bytes) -> tuple[int, int, int, bytes]:
@@ -57,13 +57,13 @@ class Wire:
         return next(dict(each) for each in self.switch.counters(self.now) if each["allocation"] == number)
 
 
-def vectors(chance: random.Random, workers: int, chunks: int, words: int) -> Words:
+def vectors(chance: random.Random, workers: int, chunks: int, words: int) -> Fields:
     """Every worker's parts, near the limits of int32: [worker, chunk, word]."""
     raw = np.frombuffer(chance.randbytes(workers * chunks * words * 4), "<i4")
     return raw.reshape(workers, chunks, words)
 
 
-def exact(parts: Words) -> Words:
+def exact(parts: Fields) -> Fields:
     """The sums over the workers modulo 2^32, reckoned in Python's own integers."""
     flat = parts.reshape(len(parts), -1)
     sums = [(sum(int(v) for v in column) + 2**31) % 2**32 - 2**31 for column in flat.T]
@@ -73,7 +73,7 @@ def exact(parts: Words) -> Words:
 class Worker:
     """Keeps at most `slots` chunks under way, and sends again what has no sum."""
 
-    def __init__(self, made: dict[str, Any], number: int, parts: Words, slots: int, epoch: int) -> None:
+    def __init__(self, made: dict[str, Any], number: int, parts: Fields, slots: int, epoch: int) -> None:
         self.made, self.number, self.parts, self.slots, self.epoch = made, number, parts, slots, epoch
         self.sums: dict[int, bytes] = {}
         self.next = list(range(min(slots, len(parts))))

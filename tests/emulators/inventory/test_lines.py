@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from emulators.fabric.line import NIGHT, Line, Network
+from emulators.fabric.line import DARK_WINDOW, Line, Network
 from emulators.generate.command import Wanted, generate, line_of, main
 from emulators.generate.electrical import parse
 from emulators.inventory.config import LabConfig, read_config
@@ -54,7 +54,7 @@ def test_at_night_nothing_leaves_and_a_packet_that_was_half_sent_goes_on_in_the_
     line = Line(Network(1e6, 0.1), queue_packets=10)
     for packet in numbered(2):
         line.offer(packet, 0.0)
-    line.change(NIGHT, 0.015)  # the first flies, half of the second is sent
+    line.change(DARK_WINDOW, 0.015)  # the first flies, half of the second is sent
     assert [n for _, n in arrivals(line, 0.5)] == [0] and line.next_s == float("inf")
     line.change(Network(10e6, 0.02), 0.5)
     assert line.next_s == pytest.approx(0.5 + 0.0005 + 0.02)
@@ -102,7 +102,7 @@ def test_a_line_has_the_rate_of_its_ports_unless_it_says_another(read: Callable[
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"ports": ["gpu09:p1"]}, "no cable at port 1 of a host gpu09"),
         ({"ports": []}, "ports: at least one is needed"),
@@ -115,17 +115,17 @@ def test_a_line_has_the_rate_of_its_ports_unless_it_says_another(read: Callable[
     ],
 )
 def test_a_line_that_cannot_be_is_refused_with_the_reason(
-    read: Callable[[Any], LabConfig], change: dict[str, Any], said: str
+    read: Callable[[Any], LabConfig], change: dict[str, Any], message: str
 ) -> None:
     usual = {"ports": ["gpu01:p1"], "delay_ms": 20, "queue_packets": 16, "rate_mbps": 100}
     with pytest.raises(BadInventory) as refusal:
         read([usual | change])
-    assert said in str(refusal.value) and "emulator.yml: lines" in str(refusal.value)
+    assert message in str(refusal.value) and "emulator.yml: lines" in str(refusal.value)
 
 
 def test_a_generated_lab_has_its_lines_at_the_port_of_every_host(tmp_path: Path) -> None:
-    words = ["--hosts", "2", "--ports", "1", "--rate-mbps", "100", "--electrical", "ideal@10", "--state", str(tmp_path / "state")]
-    assert main([*words, "--line", "1:20:16", "--line", "2:50:8", "--out", str(tmp_path / "lab")]) == 0
+    argv = ["--hosts", "2", "--ports", "1", "--rate-mbps", "100", "--electrical", "ideal@10", "--state", str(tmp_path / "state")]
+    assert main([*argv, "--line", "1:20:16", "--line", "2:50:8", "--out", str(tmp_path / "lab")]) == 0
     found = [(line.ports, line.rate_bps, line.delay_s, line.queue_packets) for line in read_config(tmp_path / "lab").lines]
     assert found == [((("gpu01", 1), ("gpu02", 1)), 100e6, 0.02, 16), ((("gpu01", 2), ("gpu02", 2)), 10e6, 0.05, 8)]
     with pytest.raises(SystemExit):

@@ -11,7 +11,7 @@ import pytest
 
 from emulators.inventory.config import read_config
 from emulators.lab.control import Control
-from emulators.lab.running import Doors, Lab, build_devices
+from emulators.lab.running import Lab, Listeners, build_devices
 from emulators.optics.light import total_dbm
 from tests.emulators.emulated import Client, Device
 
@@ -33,7 +33,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[Control]:
     (tmp_path / "emulator.yml").write_text("hosts: false\n")
     config = read_config(tmp_path)
     devices = build_devices(config)
-    made = Lab(config, devices, Doors(dict.fromkeys(devices), {}, None, None, 1), None)  # type: ignore[arg-type]
+    made = Lab(config, devices, Listeners(dict.fromkeys(devices), {}, None, None, 1), None)  # type: ignore[arg-type]
     for server in made.servers.values():
         await server.start()
     yield Control(made)
@@ -52,11 +52,11 @@ async def test_the_truth_of_a_device_is_told_at_once(lab: Control) -> None:
     client: Client = await device.connect()
     assert await client.line(":oxc:swit:conn:add (@1),(@17);add (@1),(@18);:syst:err?")
     server.plant.advance(server.loop.time() + 1)
-    told = ask(lab, "truth", device="ocs1")
-    assert told["ok"] and told["writes"] == 2
-    assert [violation[1:] for violation in told["violations"]] == [["port 1 in use", "1", "18"]]
-    assert [event[1:] for event in told["history"]] == [["making", "1", "17"], ["lit", "1", "17"]]
-    assert [(s["number"], s["user"], s["queued"]) for s in told["sessions"]] == [(1, None, 0)]
+    reply = ask(lab, "truth", device="ocs1")
+    assert reply["ok"] and reply["writes"] == 2
+    assert [violation[1:] for violation in reply["violations"]] == [["port 1 in use", "1", "18"]]
+    assert [event[1:] for event in reply["history"]] == [["making", "1", "17"], ["lit", "1", "17"]]
+    assert [(s["number"], s["user"], s["queued"]) for s in reply["sessions"]] == [(1, None, 0)]
     assert ask(lab, "truth", device="ocs9")["error"] == "no device ocs9; there are ocs1, ocs2"
     client.writer.close()
     await client.writer.wait_closed()

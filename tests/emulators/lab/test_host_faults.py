@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from emulators.fabric.build import Fabric
-from emulators.fabric.glass import HostPort
+from emulators.fabric.fibre_plant import HostPort
 from emulators.fabric.loss import instructions
 from emulators.fabric.netlink import DELQDISC, NEWQDISC, NEWTCLASS, Message
 from emulators.fabric.programs import ranks
@@ -25,15 +25,15 @@ from emulators.generate.command import main
 from emulators.inventory.config import LabConfig, read_config
 from emulators.lab.control import Control
 from emulators.lab.hostfaults import Event, HostFaults, drawn, effects, host_fault
-from emulators.lab.running import Doors, Lab, build_devices, laid
+from emulators.lab.running import Lab, Listeners, build_devices, laid
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> LabConfig:
     """Four hosts with two optical ports, one at a tree of two racks (port 3), one at a single switch (port 4)."""
     folder = tmp_path_factory.mktemp("lab")
-    words = ["--hosts", "4", "--ports", "2", "--electrical", "oversubscribed:2@50", "--electrical", "ideal@50", "--rack", "2"]
-    assert main([*words, "--out", str(folder)]) == 0
+    argv = ["--hosts", "4", "--ports", "2", "--electrical", "oversubscribed:2@50", "--electrical", "ideal@50", "--rack", "2"]
+    assert main([*argv, "--out", str(folder)]) == 0
     return read_config(folder)
 
 
@@ -44,18 +44,18 @@ def begun(events: list[Event]) -> list[tuple[float, bool]]:
 def test_a_fault_begins_ends_and_comes_again_as_often_as_asked(config: LabConfig) -> None:
     faults = HostFaults(config)
     number = faults.add("gpu01", host_fault("link-down", "gpu01", config, port=1, at_s=2, for_s=3, per_s=10, count=2), 100.0)
-    assert faults.turn(101.0) == [] and faults.next_s == 102.0
-    assert begun(faults.turn(103.0)) == [(102.0, True)] and [f.port for _, f in faults.active()] == [1]
-    assert begun(faults.turn(1000.0)) == [(105.0, False), (112.0, True), (115.0, False)]
+    assert faults.advance(101.0) == [] and faults.next_s == 102.0
+    assert begun(faults.advance(103.0)) == [(102.0, True)] and [f.port for _, f in faults.active()] == [1]
+    assert begun(faults.advance(1000.0)) == [(105.0, False), (112.0, True), (115.0, False)]
     assert faults.next_s == float("inf") and faults.active() == []
-    said = faults.listed()["gpu01"][0]
-    assert said["number"] == number and said["state"] == "over" and said["fired"] == 2 and "mbps" not in said
+    reply = faults.listed()["gpu01"][0]
+    assert reply["number"] == number and reply["state"] == "over" and reply["fired"] == 2 and "mbps" not in reply
 
 
 def test_a_fault_without_an_end_lasts_until_it_is_removed(config: LabConfig) -> None:
     faults = HostFaults(config)
     number = faults.add("gpu01", host_fault("cpu-hog", "gpu01", config), 0.0)
-    assert begun(faults.turn(0.0)) == [(0.0, True)] and faults.turn(1e8) == []
+    assert begun(faults.advance(0.0)) == [(0.0, True)] and faults.advance(1e8) == []
     assert [event.begins for event in faults.remove(number)] == [False]
     with pytest.raises(KeyError):
         faults.remove(number)
@@ -64,7 +64,7 @@ def test_a_fault_without_an_end_lasts_until_it_is_removed(config: LabConfig) -> 
 def test_chance_decides_each_time_and_what_did_not_happen_does_not_count(config: LabConfig) -> None:
     faults = HostFaults(config)
     faults.add("gpu02", host_fault("kill-rank", "gpu02", config, per_s=1, count=100, probability=0.25), 0.0)
-    at = [event.at_s for event in faults.turn(10_000.0)]
+    at = [event.at_s for event in faults.advance(10_000.0)]
     assert len(at) == 100 and 250 < at[-1] < 600  # the hundredth success of a chance of 1/4
 
 
@@ -82,7 +82,7 @@ def test_faults_that_overlap_do_what_all_of_them_do(config: LabConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "kind", "values", "words"),
+    ("host", "kind", "values", "text"),
     [
         ("gpu01", "slowlink", {}, "no fault of a host is named 'slowlink'; did you mean slow-link?"),
         ("gpu09", "cpu-hog", {}, "no host gpu09; there are gpu01, gpu02, gpu03, gpu04"),
@@ -108,17 +108,17 @@ def test_faults_that_overlap_do_what_all_of_them_do(config: LabConfig) -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(
-    config: LabConfig, host: str, kind: str, values: dict[str, object], words: str
+    config: LabConfig, host: str, kind: str, values: dict[str, object], text: str
 ) -> None:
     with pytest.raises(ValueError) as refused:
         host_fault(kind, host, config, **values)
-    assert words in str(refused.value)
+    assert text in str(refused.value)
 
 
 def stormy(config: LabConfig, seed: int, until: float = 1e9, **values: object) -> tuple[HostFaults, list[Event]]:
     faults = HostFaults(config)
     faults.add("all", host_fault("storm", "all", config, per_s=10, seed=seed, **values), 0.0)
-    return faults, faults.turn(until)
+    return faults, faults.advance(until)
 
 
 def test_a_storm_is_the_same_again_with_the_same_seed_and_nothing_outlasts_it(config: LabConfig) -> None:
@@ -146,7 +146,7 @@ def test_a_storm_over_one_host_stays_there_and_draws_what_can_be_done(config: La
     for _ in range(200):
         host, fault = drawn(chance, storm, "gpu02", config)
         assert host == "gpu02"
-        host_fault(host=host, config=config, **{k: v for k, v in fault.said().items() if k != "port" or v})  # type: ignore[arg-type]
+        host_fault(host=host, config=config, **{k: v for k, v in fault.reported().items() if k != "port" or v})  # type: ignore[arg-type]
 
 
 def test_the_filter_drops_the_share_that_was_asked_for() -> None:
@@ -168,7 +168,7 @@ class Kernel:
             ) else 0  # fmt: skip
             self.sent.append((message.kind, index, rate))
 
-    def said(self) -> list[tuple[int, int, int]]:
+    def reported(self) -> list[tuple[int, int, int]]:
         sent, self.sent = sorted(self.sent), []
         return sent
 
@@ -179,7 +179,7 @@ def bare(config: LabConfig, usual_bps: int) -> tuple[Any, Kernel]:
     ports = [HostPort(name, number) for name, host in config.hosts.items() for number in host.interfaces]
     fabric._index = {port: 1000 + at for at, port in enumerate(ports)}
     fabric._usual_bps = {end + out: usual_bps for end in fabric._index.values() for out in (0, OUTWARD)}
-    fabric.glass, fabric.cables = SimpleNamespace(sources={}), cables(config.segments)
+    fabric.fibre_plant, fabric.cables = SimpleNamespace(sources={}), cables(config.segments)
     fabric._limits, fabric._limited, fabric._losses, fabric._ocs, fabric._shaped_first = {}, {}, {}, kernel, set()
     return fabric, kernel
 
@@ -188,37 +188,37 @@ def test_what_a_slow_port_sends_is_slow_wherever_its_light_goes(config: LabConfi
     fabric, kernel = bare(config, 250_000_000)
     slow, one, other = HostPort("gpu01", 1), HostPort("gpu02", 1), HostPort("gpu03", 1)
     own, first, second = (fabric._index[port] for port in (slow, one, other))
-    fabric.glass.sources = {one: slow, slow: one}
+    fabric.fibre_plant.sources = {one: slow, slow: one}
     fabric.impair({slow: 50_000_000}, {})
-    assert kernel.said() == [(NEWTCLASS, own, 50_000_000), (NEWTCLASS, first, 50_000_000)]
-    fabric.glass.sources = {other: slow, slow: other}
+    assert kernel.reported() == [(NEWTCLASS, own, 50_000_000), (NEWTCLASS, first, 50_000_000)]
+    fabric.fibre_plant.sources = {other: slow, slow: other}
     fabric._limit()
-    assert kernel.said() == [(NEWTCLASS, first, 250_000_000), (NEWTCLASS, second, 50_000_000)]
+    assert kernel.reported() == [(NEWTCLASS, first, 250_000_000), (NEWTCLASS, second, 50_000_000)]
     fabric.impair({}, {})
-    assert kernel.said() == [(NEWTCLASS, own, 250_000_000), (NEWTCLASS, second, 250_000_000)]
+    assert kernel.reported() == [(NEWTCLASS, own, 250_000_000), (NEWTCLASS, second, 250_000_000)]
     fabric.impair({slow: 900_000_000}, {})
-    assert kernel.said() == []  # no faster than it was built
+    assert kernel.reported() == []  # no faster than it was built
 
 
 def test_a_slow_port_of_a_packet_switch_or_without_a_rate_is_shaped_and_freed_again(config: LabConfig) -> None:
     fabric, kernel = bare(config, 0)
     fabric.impair({HostPort("gpu01", 3): 5_000_000}, {})
     end = fabric._index["gpu01", 3]
-    assert [(kind, index) for kind, index, _ in kernel.said()] == [
+    assert [(kind, index) for kind, index, _ in kernel.reported()] == [
         *[(NEWQDISC, end)] * 2, *[(NEWQDISC, end + OUTWARD)] * 2, (NEWTCLASS, end), (NEWTCLASS, end + OUTWARD),
     ]  # fmt: skip
     fabric.impair({}, {})
-    assert [(kind, index) for kind, index, _ in kernel.said()] == [(DELQDISC, end), (DELQDISC, end + OUTWARD)]
+    assert [(kind, index) for kind, index, _ in kernel.reported()] == [(DELQDISC, end), (DELQDISC, end + OUTWARD)]
 
 
 def test_a_slow_port_of_a_rotor_is_slow_before_the_glass(config: LabConfig) -> None:
     fabric, kernel = bare(config, 250_000_000)
     slow, other = HostPort("gpu01", 1), HostPort("gpu02", 1)
     fabric._shaped_first = {slow, other}
-    fabric.glass.sources = {other: slow, slow: other}
+    fabric.fibre_plant.sources = {other: slow, slow: other}
     fabric.impair({slow: 50_000_000}, {})
     own = fabric._index[slow]
-    assert kernel.said() == [(NEWTCLASS, own, 50_000_000), (NEWTCLASS, own + OUTWARD, 50_000_000)]
+    assert kernel.reported() == [(NEWTCLASS, own, 50_000_000), (NEWTCLASS, own + OUTWARD, 50_000_000)]
 
 
 class StubHost:
@@ -227,24 +227,24 @@ class StubHost:
     def __init__(self, name: str) -> None:
         self.name, self.pid, self.asked = name, 4711, list[dict[str, Any]]()
 
-    def order(self, **words: Any) -> dict[str, object]:
-        self.asked.append(words)
-        return {"pids": [7, 8] if words.get("rank") == 0 else []}
+    def order(self, **texts: Any) -> dict[str, object]:
+        self.asked.append(texts)
+        return {"pids": [7, 8] if texts.get("rank") == 0 else []}
 
 
 class StubFabric:
     """Hosts without programs, ports without a kernel."""
 
     def __init__(self, config: LabConfig) -> None:
-        self.glass, self.cables = laid(config), cables(config.segments)
+        self.light, self.cables = laid(config), cables(config.segments)
         self.hosts = {name: StubHost(name) for name in config.hosts}
         self.out: set[str] = set()
-        self.kill = self.glass.kill
+        self.kill = self.light.kill
         self.impaired: tuple[Mapping[HostPort, int], Mapping[HostPort, float]] = ({}, {})
         self.refuses = False
         self.queues = SimpleNamespace(shares={}, jobs=[])
 
-    def turn(self, device: str, turning: object) -> None:
+    def advance(self, device: str, schedule: object) -> None:
         raise AssertionError("no device of this lab turns")
 
     def unplug(self, cable: str, out: bool) -> None:
@@ -259,7 +259,7 @@ class StubFabric:
 @pytest.fixture
 async def lab(config: LabConfig) -> AsyncIterator[tuple[Control, StubFabric]]:
     devices, fabric = build_devices(config), StubFabric(config)
-    yield Control(Lab(config, devices, Doors(dict.fromkeys(devices), {}, None, None, 1), fabric)), fabric  # type: ignore[arg-type]
+    yield Control(Lab(config, devices, Listeners(dict.fromkeys(devices), {}, None, None, 1), fabric)), fabric  # type: ignore[arg-type]
 
 
 def ask(control: Control, op: str, **values: object) -> dict[str, Any]:
@@ -329,8 +329,8 @@ async def test_a_fault_that_cannot_happen_now_is_refused_and_leaves_nothing(lab:
 def programs() -> Iterator[tuple[int, int]]:
     """A shell as the agent starts one around a rank, and the rank."""
     env = {**os.environ, "TESTBED_JOB_DIR": "/tmp", "LOCAL_RANK": "3"}
-    words = ["/bin/sh", "-c", 'trap : TERM; "$@"; echo $?', "x", "/bin/sh", "-c", "echo here; read line; :"]
-    with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+    argv = ["/bin/sh", "-c", 'trap : TERM; "$@"; echo $?', "x", "/bin/sh", "-c", "echo here; read line; :"]
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None and shell.stdout.readline() == b"here\n"
         inner = next(int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if parent(p) == shell.pid)
         yield shell.pid, inner

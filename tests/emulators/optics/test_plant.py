@@ -39,9 +39,9 @@ class OnePortOneCircuit(RuleBasedStateMachine):
     @rule(pairs=pairs)
     def disconnect(self, pairs: list[tuple[str, str]]) -> None:
         refused = self.plant.disconnect(pairs, self.now)
-        gone = set(pairs) - set(refused)
-        assert not gone & set(self.plant.pairs())
-        assert not gone & self.plant.lit(self.now)
+        removed = set(pairs) - set(refused)
+        assert not removed & set(self.plant.pairs())
+        assert not removed & self.plant.lit(self.now)
 
     @rule(seconds=st.sampled_from([0.001, 0.02, 0.03, 0.05, 1.0]))
     def wait(self, seconds: float) -> None:
@@ -202,7 +202,7 @@ def test_a_circuit_too_weak_for_a_receiver_is_not_lit() -> None:
     plant.connect([("1", "7")], 0.0)
     plant.impair(lambda w: w.extra_loss_db.update({("out", "7"): 40.0}))
     assert plant.lit(1.0) == frozenset()
-    assert plant.glass(1.0) == {("1", "7")}
+    assert plant.light(1.0) == {("1", "7")}
 
 
 def test_a_fibre_broken_behind_the_egress_is_dark_outside_and_bright_inside() -> None:

@@ -37,16 +37,16 @@ def test_overlapping_spectrum_is_refused_on_either_port_and_kept_as_a_violation(
     plant.connect({one: 0.0}, 0.0)
     over_egress = ("b", "x", 193_040_000, 193_090_000)
     over_ingress = ("a", "y", 193_049_000, 193_090_000)
-    beside = ("b", "x", 193_050_000, 193_100_000)
+    neighbours = ("b", "x", 193_050_000, 193_100_000)
     elsewhere = ("b", "y", 193_000_000, 193_040_000)
-    refused = plant.connect({over_egress: 0.0, over_ingress: 0.0, beside: 0.0, elsewhere: 0.0}, 1.0)
+    refused = plant.connect({over_egress: 0.0, over_ingress: 0.0, neighbours: 0.0, elsewhere: 0.0}, 1.0)
     assert refused == {over_egress: "spectrum in use on port x", over_ingress: "spectrum in use on port a"}
     assert [v.pair for v in plant.violations] == [over_egress, over_ingress]
-    assert plant.glass(1.0) == {one, beside, elsewhere}
+    assert plant.light(1.0) == {one, neighbours, elsewhere}
 
 
 def test_what_the_device_does_not_have_is_refused() -> None:
-    plant = wss(ways=lambda _, egress: egress != "9")
+    plant = wss(light_paths=lambda _, egress: egress != "9")
     assert plant.why_not(("in", "9", *A[2:])) == "no way from in to 9"
     assert plant.why_not(("in", "10", *A[2:])) == "no out port 10"
     assert plant.why_not(("in", "1", 191_200_000, 191_300_000)) == "no spectrum from 191200000 to 191300000 MHz"
@@ -199,8 +199,8 @@ def test_no_two_transmitters_ever_share_spectrum_on_a_port(story: list[tuple[str
         now += 0.05
         spans = sorted((b.low_mhz, b.high_mhz) for b in plant.bands())
         assert all(one[1] <= other[0] for one, other in pairwise(spans))
-        lit = sorted(way[2:] for way in plant.lit(now))
+        lit = sorted(light_path[2:] for light_path in plant.lit(now))
         assert all(one[1] <= other[0] for one, other in pairwise(lit))
     plant.advance(now + 10)
     assert plant.next_event(now + 10) is None
-    assert {b.band for b in plant.bands()} == plant.glass(now + 10)
+    assert {b.band for b in plant.bands()} == plant.light(now + 10)

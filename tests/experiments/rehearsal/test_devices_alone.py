@@ -19,7 +19,7 @@ from orchestrator.experiments.rehearsal.losses import at_ports
 from orchestrator.experiments.rehearsal.report import RehearsalReport
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import Command, PlanText, load_lab, open_session
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.experiments.rehearsal.test_twin import settings_of
@@ -47,7 +47,7 @@ class Devices:
         async with open_session(self.lab, self.private.inventory, self.private.state) as session:
             assert not (await session.devices["ocs1"].apply(Change("ocs1", add=frozenset(made)))).failed
         run = self.command.store.new_run("up", key_of(self.lab), owner=self.command.settings.owner)
-        self.command.store.own(slice_of(self.lab, self.command.settings), run.id, made)
+        self.command.store.own(tenancy_of(self.lab, self.command.settings), run.id, made)
         run.finish("ok")
 
     async def rehearse(self, plan: PlanText) -> RehearsalReport:
@@ -89,8 +89,8 @@ async def test_light_alone_is_rehearsed_without_hosts_and_a_path_that_loses_too_
     good = await devices.rehearse(second)
     assert good.devices_alone and good.dark_ms and good.back is not None and not good.back.failed and not good.failed
     assert [p.name for p in good.phases] == ["switch", "light"] and good.notes == () and good.stall is None
-    (said,) = good.lacking
-    assert said.startswith("hosts (as asked): ") and "forwarding" in said
+    (output,) = good.missing
+    assert output.startswith("hosts (as asked): ") and "forwarding" in output
     port = devices.lab.fibres[next(p for p in devices.lab.fibres if p.host == "gpu01")].enters.label
     devices.private.truth("ocs1").ask("faults.add", device="ocs1", kind="extra-loss", port=port, db=EXCESS_DB)
     bad = await devices.rehearse(second)

@@ -25,7 +25,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
 from orchestrator.store.records import StallPoint
 from orchestrator.telemetry.phases import PhaseTime
-from tests.change.glasslab import hosts_yml, read
+from tests.change.fibrelab import hosts_yml, read
 
 HOSTS = 4
 
@@ -79,13 +79,13 @@ def point(dark: float, lost: float, mode: str = "drained") -> StallPoint:
 
 
 def test_the_stall_lies_on_the_curve_of_the_same_mode_and_grows_with_the_darkness_beyond_its_ends() -> None:
-    curve = [point(50, 10), point(100, 30), point(100, 999, "ridden")]
+    curve = [point(50, 10), point(100, 30), point(100, 999, "sending")]
     found = [estimate_stall(curve, "drained", dark) for dark in (75.0, 150.0, 45.0, 20.0)]
     assert [estimate and round(estimate.lost_ms) for estimate in found] == [20, 80, 5, 0]
     assert estimate_stall(curve, "held", 75.0) is None
     assert estimate_stall(curve, "drained", None) is None
     assert (
-        mode_of([PhaseTime("drain", 1.0)]) == "drained" and mode_of([PhaseTime("hold", 1.0)]) == "held" and mode_of([]) == "ridden"
+        mode_of([PhaseTime("drain", 1.0)]) == "drained" and mode_of([PhaseTime("hold", 1.0)]) == "held" and mode_of([]) == "sending"
     )
 
 
@@ -107,9 +107,9 @@ def test_a_program_of_the_owner_does_not_run_on_the_twin_and_other_jobs_stay_as_
         "args": {"lr": 1},
         "env": {"A": "b"},
     }
-    text, said = shaped(json.dumps({"job": job}))
+    text, output = shaped(json.dumps({"job": job}))
     changed = json.loads(text)["job"]
-    assert changed["workload"] == "allreduce" and changed["ranks"] == job["ranks"] and "program" not in changed and "gpt" in said
+    assert changed["workload"] == "allreduce" and changed["ranks"] == job["ranks"] and "program" not in changed and "gpt" in output
     for same in ({"job": {**job, "workload": "train"}}, {}):
         assert shaped(json.dumps(same)) == (json.dumps(same), "")
     assert json.loads(shaped(json.dumps({"job": {**job, "workload": "train", "backend": "nccl"}}))[0])["job"]["backend"] == "gloo"
@@ -117,7 +117,11 @@ def test_a_program_of_the_owner_does_not_run_on_the_twin_and_other_jobs_stay_as_
 
 def test_rehearsed_figures_are_kept_with_the_run_beside_the_measured_ones(tmp_path: Path) -> None:
     rehearsed = RehearsalReport(
-        "ring", "lab", dark_ms=60.0, phases=(PhaseTime("switch", 0.09, begin_s=1.0),), turn=JobChange(1, "hold", stood_ms=100.0)
+        "ring",
+        "lab",
+        dark_ms=60.0,
+        phases=(PhaseTime("switch", 0.09, begin_s=1.0),),
+        ring_change=JobChange(1, "hold", paused_ms=100.0),
     )
     measured = UpReport("r1", "ring", "lab", dark_ms=50.0, phases=(PhaseTime("switch", 0.1, begin_s=0.9), PhaseTime("link", 0.2)))
     rows = {row.what: row for row in compare_rehearsal(rehearsed, measured)}

@@ -19,7 +19,7 @@ import optical_testbed_home
 from conformance.lab import Lab as Private
 from conformance.lab import devices_lab, families
 from drivers.registry import known_drivers
-from optics import Change, CrossConnect, Identity, Port, Setting, Slot, SpectralRoute
+from optics import Change, CrossConnect, FrequencySlot, Identity, Port, Setting, SpectralRoute
 from orchestrator import processes
 from orchestrator.experiments.rehearsal import twin
 from orchestrator.experiments.rehearsal.reading import LabReading, read_running_lab
@@ -41,14 +41,14 @@ def settings_of(inventory: Path, home: Path) -> Settings:
     return load({"inventory": str(inventory)}, env=places, cwd=home)
 
 
-def first_way(lab: Lab, name: str, identity: Identity) -> Setting:
+def first_step(lab: Lab, name: str, identity: Identity) -> Setting:
     """A setting that the device can make: between its first ports that may be joined."""
     traits = lab.traits_of(name)
     ingress, egress = next(
         (a, b) for a in identity.ingress for b in identity.egress if traits.joins(a, b) and (a != b or traits.spectral)
     )
     ports = Port(name, ingress), Port(name, egress)
-    return SpectralRoute(*ports, Slot.flexgrid(-280, 4)) if traits.spectral else CrossConnect(*ports)
+    return SpectralRoute(*ports, FrequencySlot.flexgrid(-280, 4)) if traits.spectral else CrossConnect(*ports)
 
 
 async def read(private: Private, home: Path, *, make: bool) -> tuple[Lab, LabReading, dict[str, Setting]]:
@@ -57,7 +57,7 @@ async def read(private: Private, home: Path, *, make: bool) -> tuple[Lab, LabRea
     async with open_session(lab, private.inventory, home) as session:
         if make:
             for name, device in session.devices.items():
-                made[name] = first_way(lab, name, await device.identify())
+                made[name] = first_step(lab, name, await device.identify())
                 outcome = await device.apply(Change(name, add=frozenset({made[name]})))
                 assert not outcome.failed
     writes = {name: truth.writes for name, truth in private.truths.items()}
@@ -77,15 +77,15 @@ async def test_the_twin_of_every_family_holds_what_the_device_holds_and_switches
         with running_twin(lab, found.identities, families(), settings, hosts=False) as twin:
             changes = {name: Change(name, remove=frozenset({setting})) for name, setting in made.items()}
             async with open_session(twin.lab, twin.inventory, tmp_path) as session:
-                lacking = await seed_devices(session, twin, found, changes, {n: Switching(ASKED_S, 1) for n in lab.devices})
+                missing = await seed_devices(session, twin, found, changes, {n: Switching(ASKED_S, 1) for n in lab.devices})
                 held = {name: await device.read() for name, device in session.devices.items()}
                 faces = {name: await device.identify() for name, device in session.devices.items()}
-            assert lacking == ()
+            assert missing == ()
             assert held == dict(found.settings)
             for name, identity in found.identities.items():
                 assert (faces[name].ingress, faces[name].egress) == (identity.ingress, identity.egress), name
-            told = {name: device["settle_s"] for name, device in twin.ask("status")["devices"].items()}
-            assert all(0 < seconds <= ASKED_S for seconds in told.values()), told
+            reply = {name: device["settle_s"] for name, device in twin.ask("status")["devices"].items()}
+            assert all(0 < seconds <= ASKED_S for seconds in reply.values()), reply
         assert not list((settings.state_dir / FOLDER).iterdir())
 
 

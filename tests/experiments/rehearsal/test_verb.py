@@ -65,7 +65,7 @@ def lasting(home: Path, monkeypatch: pytest.MonkeyPatch, error: TestbedError, wh
         dark_ms=1.0,
         dark_ms_expected=1.0,
         dark_time_scale=1.0,
-        turn=None,
+        ring_change=None,
         notes=(),
     )
     found = SimpleNamespace(plan="ring", fingerprint="f00d", job_change="", notes=(), diff=())
@@ -127,7 +127,7 @@ async def test_the_twin_needs_room_for_the_job_that_runs_besides_the_one_that_is
     with command.store:
         found = await verb.rehearse(command, PlanText('{"job": {"ranks": ["gpu01", "gpu02"]}}'), UpOptions(launch_job=launch_job))
     ((_, *ranks),) = asked_for
-    assert ranks == [3, launched] and found.devices_alone and found.lacking[0].startswith("hosts (no room): ")
+    assert ranks == [3, launched] and found.devices_alone and found.missing[0].startswith("hosts (no room): ")
 
 
 async def test_a_program_of_the_owner_that_does_not_run_on_the_twin_is_named_whether_it_runs_or_is_to_run(
@@ -146,6 +146,6 @@ async def test_a_program_of_the_owner_that_does_not_run_on_the_twin_is_named_whe
     command = asked(tmp_path)
     with command.store:
         found = await verb.rehearse(command, PlanText(job("llama")))
-    assert found.lacking[-2:] == tuple(
+    assert found.missing[-2:] == tuple(
         f"the program {n}: its ranks all-reduce 1 MB again and again instead" for n in ("llama", "gpt")
     )

@@ -179,7 +179,7 @@ def test_without_bytes_nothing_moves_and_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "demand", "circuits"),
+    ("text", "demand", "circuits"),
     [
         ("square of bytes", np.ones((2, 3)), ()),
         ("square of bytes", -np.ones((3, 3)), ()),
@@ -189,8 +189,8 @@ def test_without_bytes_nothing_moves_and_takes_no_time() -> None:
         ("without a free port", np.ones((3, 3)), ((0, 1, 1),)),
     ],
 )
-def test_what_no_region_has_is_refused(words: str, demand: NDArray[np.float64], circuits: Circuits) -> None:
-    with pytest.raises(Infeasible, match=words):
+def test_what_no_region_has_is_refused(text: str, demand: NDArray[np.float64], circuits: Circuits) -> None:
+    with pytest.raises(Infeasible, match=text):
         all_to_all_s(demand, circuits, Fabric(((1,),) * 3, 1.0, 1.0))
 
 

@@ -99,7 +99,7 @@ def test_other_hosts_take_their_places_in_a_region_and_one_that_failed_leaves_it
 
 
 @pytest.mark.parametrize(
-    ("words", "regions", "more"),
+    ("message", "regions", "more"),
     [
         ("adapt: no circuits to adapt", [], {}),
         ("regions[0].fallback: segment fat-tree is not a segment of this plan", [{**REGION, "fallback": "fat-tree"}], {}),
@@ -116,12 +116,12 @@ def test_other_hosts_take_their_places_in_a_region_and_one_that_failed_leaves_it
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_region_is_reported_at_its_place(
-    lab: Lab, words: str, regions: list[dict[str, Any]], more: dict[str, Any]
+    lab: Lab, message: str, regions: list[dict[str, Any]], more: dict[str, Any]
 ) -> None:
     with pytest.raises(BadFile) as caught:
         read(lab, *regions, **more)
-    words = words.replace("regions[", "job.regions[")
-    assert any(words in line for line in caught.value.problems), caught.value.problems
+    message = message.replace("regions[", "job.regions[")
+    assert any(message in line for line in caught.value.problems), caught.value.problems
 
 
 def test_a_host_outside_the_job_has_no_traffic_to_follow(lab: Lab) -> None:

@@ -13,7 +13,7 @@ from tests.extensions.adapt.site import HOSTS, electrical, lab
 MS = 1_000_000
 
 
-def said(rank: str, *iterations: tuple[int, int, int, tuple[int, ...]]) -> Demand:
+def reported(rank: str, *iterations: tuple[int, int, int, tuple[int, ...]]) -> Demand:
     """A rank's iterations: number, begin and gate (ms), bytes to each rank."""
     sent = tuple(Sent(number, begin * MS, gate * MS, None, to) for number, begin, gate, to in iterations)
     return Demand(rank, "running", 2 * sent[-1].iteration + 1, sent[-1].gate_ns, sent)
@@ -22,18 +22,18 @@ def said(rank: str, *iterations: tuple[int, int, int, tuple[int, ...]]) -> Deman
 def test_bytes_of_several_ranks_of_a_host_are_added_up_and_those_inside_a_host_left_out() -> None:
     ranks = ("a/0", "a/1", "b/0")
     found = {
-        "a/0": said("a/0", (7, 0, 1, (0, 5, 10))),
-        "a/1": said("a/1", (7, 0, 1, (5, 0, 20))),
-        "b/0": said("b/0", (7, 0, 1, (3, 4, 0))),
+        "a/0": reported("a/0", (7, 0, 1, (0, 5, 10))),
+        "a/1": reported("a/1", (7, 0, 1, (5, 0, 20))),
+        "b/0": reported("b/0", (7, 0, 1, (3, 4, 0))),
     }
     assert bytes_of(found, ranks, 7) == {("a", "b"): 30, ("b", "a"): 7}
 
 
 def test_traffic_is_unknown_while_one_rank_has_not_told_or_tells_of_other_ranks() -> None:
-    one, two = said("a", (7, 0, 1, (0, 5))), said("b", (6, 0, 1, (5, 0)))
+    one, two = reported("a", (7, 0, 1, (0, 5))), reported("b", (6, 0, 1, (5, 0)))
     assert bytes_of({"a": one, "b": two}, ("a", "b"), 7) is None
     assert bytes_of({"a": one}, ("a", "b"), 7) is None
-    assert bytes_of({"a": one, "b": said("b", (7, 0, 1, (5, 0, 9)))}, ("a", "b"), 7) is None
+    assert bytes_of({"a": one, "b": reported("b", (7, 0, 1, (5, 0, 9)))}, ("a", "b"), 7) is None
 
 
 def test_a_mean_forgets_pairs_that_went_quiet_by_half_at_each_look() -> None:
@@ -45,11 +45,11 @@ def test_a_mean_forgets_pairs_that_went_quiet_by_half_at_each_look() -> None:
 
 
 def test_the_pace_counts_from_the_last_rank_that_begins_to_the_first_gate() -> None:
-    one = said("a", (1, 0, 150, ()), (2, 400, 560, ()))
-    two = said("b", (1, 10, 160, ()), (2, 420, 550, ()))
+    one = reported("a", (1, 0, 150, ()), (2, 400, 560, ()))
+    two = reported("b", (1, 10, 160, ()), (2, 420, 550, ()))
     found = pace([one, two])
     assert found is not None and (found.compute_s, found.iteration_s) == pytest.approx((0.135, 0.41))
-    assert pace([said("a", (1, 0, 150, ()))]) is None, "one iteration has no length yet"
+    assert pace([reported("a", (1, 0, 150, ()))]) is None, "one iteration has no length yet"
 
 
 def test_what_of_a_turn_does_not_fit_into_the_time_of_computing_is_exposed() -> None:

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 @contextmanager
 def joined(control: str, buffer_bytes: int) -> Iterator[tuple[socket.socket, socket.socket]]:
     """A connection with this congestion control, in segments of 500 bytes, and its far end. buffer_bytes: of either side."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         near = socket.socket()
         near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 500)
-        near.connect(door.getsockname())
-        far = door.accept()[0]
+        near.connect(listener.getsockname())
+        far = listener.accept()[0]
     near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
     with near, far:
         yield near, far

@@ -25,7 +25,7 @@ from tests.kit.waiting import until
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 ROUND = 400_000  # bytes of an iteration
-CANNOT = os.geteuid() != 0 or bool(structops.lacks())
+CANNOT = os.geteuid() != 0 or bool(structops.unsupported())
 needs_kernel = pytest.mark.skipif(CANNOT, reason="needs root, libbpf1, and Linux 6.4 or newer with BTF")
 
 
@@ -117,21 +117,21 @@ def test_without_parameters_or_after_the_lease_it_grows_as_any_other_does(
 
 @needs_kernel
 def test_the_death_of_who_holds_it_takes_it_away_and_open_connections_go_on() -> None:
-    name, (here, there) = own_name("d"), os.pipe()
+    name, (here, other) = own_name("d"), os.pipe()
     child = os.fork()
     if child == 0:
         try:
             congestion.Registered(name).renew(60)
-            os.write(there, b"up")
+            os.write(other, b"up")
             signal.pause()
         finally:
             os._exit(1)
-    os.close(there)
-    with os.fdopen(here, "rb") as said:
-        assert said.read(2) == b"up"
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        near = socket.create_connection(door.getsockname())
-        far = door.accept()[0]
+    os.close(other)
+    with os.fdopen(here, "rb") as reported:
+        assert reported.read(2) == b"up"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far = listener.accept()[0]
     with near, far:
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
         os.kill(child, signal.SIGKILL)
@@ -187,8 +187,8 @@ for factor in (4.0, 0.25):
 def test_a_window_grows_by_the_factor_in_a_round_trip_once_something_was_lost(spaces: Callable[[str], Space]) -> None:
     """A window c that grows by F segments for c that are acknowledged has grown so that c * c / 2 is larger by F for each."""
     alone = spaces("alone")
-    for words in ("qdisc add dev lo root handle 1: htb default 1", "class add dev lo parent 1: classid 1:1 htb rate 50mbit"):
-        assert alone.run("tc", *words.split()).returncode == 0
+    for text in ("qdisc add dev lo root handle 1: htb default 1", "class add dev lo parent 1: classid 1:1 htb rate 50mbit"):
+        assert alone.run("tc", *text.split()).returncode == 0
     done = alone.run("/usr/bin/env", "python3", "-c", GROWS, str(Path(__file__).parents[3]), str(os.getpid()))
     assert not done.stderr
     for line in done.stdout.splitlines():
@@ -198,7 +198,7 @@ def test_a_window_grows_by_the_factor_in_a_round_trip_once_something_was_lost(sp
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "text"),
     [
         ({"control": "vegas"}, "control: one of cubic, reno, bbr, mltcp is needed"),
         ({"control": "cubic", "parameters": {"slope": 1}}, "parameters: a mapping, of control mltcp only"),
@@ -210,17 +210,17 @@ def test_a_window_grows_by_the_factor_in_a_round_trip_once_something_was_lost(sp
         ({"control": "mltcp", "parameters": {"gap_ms": 1e12}}, "gap_ms: a number"),
     ],
 )
-def test_a_control_that_is_none_is_refused(request_: dict[str, Any], words: str) -> None:
-    with pytest.raises(Failure, match=words):
+def test_a_control_that_is_none_is_refused(request_: dict[str, Any], text: str) -> None:
+    with pytest.raises(Failure, match=text):
         congestion.checked(request_)
 
 
 def test_what_a_host_lacks_is_said_before_anything_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structops.os, "uname", lambda: os.uname_result(("Linux", "", "5.15.0-91", "", "x86_64")))
-    assert "boot 6.4 or newer" in congestion.lacks("mltcp")
+    assert "boot 6.4 or newer" in congestion.unsupported("mltcp")
     monkeypatch.setattr(congestion, "available", lambda: ["cubic"])
-    assert congestion.lacks("bbr") == "the kernel of this host has cubic: modprobe tcp_bbr"
-    assert not congestion.lacks("cubic")
+    assert congestion.unsupported("bbr") == "the kernel of this host has cubic: modprobe tcp_bbr"
+    assert not congestion.unsupported("cubic")
 
 
 PROGRAM = ["/usr/bin/env", "python3", "-S", "-E", "-c"]
@@ -251,14 +251,14 @@ os._exit(0)
 @pytest.fixture
 def far(host: Space, peer: Peer) -> Iterator[str]:
     """An address at the far end of the first fibre, where connections are accepted; a route to it names another control."""
-    there = host.far  # type: ignore[attr-defined]
-    there.ip("addr", "replace", "10.255.9.9/32", "dev", "lo")
-    there.ip("addr", "replace", "10.1.0.9/24", "dev", "opt1")
-    there.ip("route", "replace", "10.255.0.0/16", "via", "10.1.0.1", "dev", "opt1", "onlink")
-    neighbours, routes = [["10.1.0.9", there.mac("opt1"), "opt1"]], [["10.255.9.9/32", "10.1.0.9", "opt1", ""]]
+    other = host.far  # type: ignore[attr-defined]
+    other.ip("addr", "replace", "10.255.9.9/32", "dev", "lo")
+    other.ip("addr", "replace", "10.1.0.9/24", "dev", "opt1")
+    other.ip("route", "replace", "10.255.0.0/16", "via", "10.1.0.1", "dev", "opt1", "onlink")
+    neighbours, routes = [["10.1.0.9", other.mac("opt1"), "opt1"]], [["10.255.9.9/32", "10.1.0.9", "opt1", ""]]
     assert peer.ask("stage", generation=71, routes=routes, neighbours=neighbours, congctl="reno")["congctl"] == "reno"
     assert peer.ask("commit", generation=71)["ok"]
-    listener = subprocess.Popen(there.argv("/usr/bin/env", "python3", "-c", ACCEPTS), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    listener = subprocess.Popen(other.argv("/usr/bin/env", "python3", "-c", ACCEPTS), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert listener.stdin is not None
     assert listener.stdout is not None
     assert listener.stdout.readline() == b"ready\n"
@@ -334,8 +334,8 @@ def test_agents_of_the_slices_of_a_host_register_names_of_their_own(monkeypatch:
             names.pop()
 
     monkeypatch.setattr(congestion, "Registered", Taken)
-    monkeypatch.setattr(congestion, "lacks", lambda control: "")
-    for facts in ({}, {"slice": {"index": 0}}, {"slice": {"index": 7}}):
+    monkeypatch.setattr(congestion, "unsupported", lambda control: "")
+    for facts in ({}, {"partition": {"index": 0}}, {"partition": {"index": 7}}):
         made = congestion.Congestions(cast(Server, SimpleNamespace(facts=facts)))
         made.ready({"control": "mltcp"})
         made.able("mltcp")

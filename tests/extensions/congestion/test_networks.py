@@ -21,7 +21,7 @@ from tests.kit.waiting import until
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 LITTLE, MUCH = 20_000, 200_000
-CANNOT = os.geteuid() != 0 or bool(structops.lacks())
+CANNOT = os.geteuid() != 0 or bool(structops.unsupported())
 pytestmark = pytest.mark.skipif(CANNOT, reason="needs root, libbpf1, and Linux 6.4 or newer with BTF")
 
 
@@ -60,24 +60,24 @@ def pass_through(near: socket.socket, far: socket.socket, size: int, times: int 
 def test_a_connection_has_a_window_for_each_network_and_one_when_there_is_one_state(
     registered: networks.Registered, joined: tuple[socket.socket, socket.socket]
 ) -> None:
-    registered.say(0, 2, 60)
+    registered.emit(0, 2, 60)
     pass_through(*joined, LITTLE, 8)
     first = window(joined[0])
-    registered.say(1, 2, 60)
+    registered.emit(1, 2, 60)
     pass_through(*joined, MUCH, 20)
     second = window(joined[0])
     assert second > first
-    registered.say(0, 2, 60)
+    registered.emit(0, 2, 60)
     pass_through(*joined, LITTLE)
     back = window(joined[0])
     assert back < second
-    registered.say(1, 2, 60)
+    registered.emit(1, 2, 60)
     pass_through(*joined, LITTLE)
     assert window(joined[0]) >= second
-    registered.say(0, 1, 60)  # one state: it is that of network 0, whatever the network
+    registered.emit(0, 1, 60)  # one state: it is that of network 0, whatever the network
     pass_through(*joined, LITTLE)
     alone = window(joined[0])
-    registered.say(1, 1, 60)
+    registered.emit(1, 1, 60)
     pass_through(*joined, LITTLE)
     assert back <= alone <= window(joined[0]) < second
 
@@ -85,32 +85,32 @@ def test_a_connection_has_a_window_for_each_network_and_one_when_there_is_one_st
 def test_a_network_is_a_lease_after_which_the_first_window_counts(
     registered: networks.Registered, joined: tuple[socket.socket, socket.socket]
 ) -> None:
-    registered.say(0, 2, 60)
+    registered.emit(0, 2, 60)
     pass_through(*joined, LITTLE, 8)
-    registered.say(1, 2, 60)
+    registered.emit(1, 2, 60)
     pass_through(*joined, MUCH, 20)
     second = window(joined[0])
-    registered.say(1, 2, 0)
+    registered.emit(1, 2, 0)
     pass_through(*joined, LITTLE)
     assert window(joined[0]) < second
 
 
 def test_it_is_gone_when_who_holds_it_is_killed_and_open_connections_go_on() -> None:
-    name, (here, there) = own_name(), os.pipe()
+    name, (here, second) = own_name(), os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            networks.Registered(name).say(1, 2, 60)
-            os.write(there, b"up")
+            networks.Registered(name).emit(1, 2, 60)
+            os.write(second, b"up")
             signal.pause()
         finally:
             os._exit(1)
-    os.close(there)
-    with os.fdopen(here, "rb") as said:
-        assert said.read(2) == b"up"
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        near = socket.create_connection(door.getsockname())
-        far = door.accept()[0]
+    os.close(second)
+    with os.fdopen(here, "rb") as reported:
+        assert reported.read(2) == b"up"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far = listener.accept()[0]
     with near, far:
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
         os.kill(child, signal.SIGKILL)

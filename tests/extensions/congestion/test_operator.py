@@ -73,7 +73,7 @@ def test_a_congestion_control_is_read_written_and_read_again_and_kept_with_the_j
 
 
 @pytest.mark.parametrize(
-    ("raw", "words"),
+    ("raw", "message"),
     [
         ("vegas", 'plan.json:33:17: job.congestion: wanted cubic, reno, bbr or mltcp, got "vegas"'),
         ({"control": "mltcp", "slop": 1}, "job.congestion.slop: unknown field; did you mean slope?"),
@@ -86,11 +86,11 @@ def test_a_congestion_control_is_read_written_and_read_again_and_kept_with_the_j
         (7, "job.congestion: wanted "),
     ],
 )
-def test_one_that_is_none_is_refused_where_it_stands(lab: Lab, raw: object, words: str) -> None:
+def test_one_that_is_none_is_refused_where_it_stands(lab: Lab, raw: object, message: str) -> None:
     with pytest.raises(BadFile) as caught:
         read(lab, raw)
     [line] = caught.value.problems
-    assert words in line
+    assert message in line
 
 
 def started(lab: Lab, congestion: object) -> dict[RankName, dict[str, Any]]:
@@ -110,38 +110,40 @@ def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(l
     before, after = job_of(lab, None), job_of(lab, "mltcp")
     running = record(lab, before)
     assert decide_job(running, after, "prefer") == JobDecision("keep")
-    told: list[dict[str, dict[str, Any]]] = []
+    notices: list[dict[str, dict[str, Any]]] = []
 
     async def ask(requests: dict[str, dict[str, Any]], op: str, timeout_s: float) -> None:
         assert op == "congestion"
-        told.append(requests)
+        notices.append(requests)
 
     session: Any = SimpleNamespace(hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab)
-    said = asyncio.run(adjust(session, JobDecision("keep"), running, after))
-    assert said == ["the congestion control of j's connections is mltcp now"]
-    assert [*told[0]] == HOSTS and told[0]["gpu02"].items() >= {"job": "j.r", "control": "mltcp"}.items() and len(told) == 1
+    result = asyncio.run(adjust(session, JobDecision("keep"), running, after))
+    assert result == ["the congestion control of j's connections is mltcp now"]
+    assert (
+        [*notices[0]] == HOSTS and notices[0]["gpu02"].items() >= {"job": "j.r", "control": "mltcp"}.items() and len(notices) == 1
+    )
     asyncio.run(adjust(session, JobDecision("restart"), running, after))
     asyncio.run(adjust(session, JobDecision("keep"), running, replace(before, predicted={"iteration_ms": 1.0})))
-    assert len(told) == 1, "one that is launched anew is told when it is launched, and nothing is told twice"
+    assert len(notices) == 1, "one that is launched anew is told when it is launched, and nothing is told twice"
     back = launched(record(lab, after), lab, running.spec.wanted)
     assert not back.attached
     asyncio.run(adjust(session, JobDecision("keep"), record(lab, after), back))
-    assert told[-1]["gpu01"] == {"job": "j.r", "control": "cubic", "back": True}
+    assert notices[-1]["gpu01"] == {"job": "j.r", "control": "cubic", "back": True}
 
 
 def test_a_control_that_not_all_hosts_can_have_is_taken_back_from_those_that_have_it(lab: Lab) -> None:
     running, after = record(lab, job_of(lab, "reno")), job_of(lab, "mltcp")
-    told: list[str] = []
+    notices: list[str] = []
 
     async def ask(requests: dict[str, dict[str, Any]], op: str, timeout_s: float) -> None:
-        told.append(requests["gpu01"]["control"])
-        if told[-1] == "mltcp":
+        notices.append(requests["gpu01"]["control"])
+        if notices[-1] == "mltcp":
             raise Refused("gpu02: no struct_ops in this kernel")
 
     session: Any = SimpleNamespace(hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab)
     with pytest.raises(Refused, match="no struct_ops"):
         asyncio.run(adjust(session, JobDecision("keep"), running, after))
-    assert told == ["mltcp", "reno"]
+    assert notices == ["mltcp", "reno"]
 
 
 async def test_a_rollback_gives_the_running_job_the_control_back_that_it_had(

@@ -24,7 +24,7 @@ def test_it_starts_a_process_that_does_the_work_and_prints_what_that_found(cli: 
     started: list[tuple[str, ...]] = []
 
     def start(kind: Kind[ServiceState], settings: object, lab: object, log: object, options: Any) -> ServiceState:
-        started.append((kind.name, *options.words()))
+        started.append((kind.name, *options.text()))
         return CoordinateState(7, state="pacing", last="score 1.00 on tree rack 1 up")
 
     monkeypatch.setattr(Kind, "start", start)
@@ -34,16 +34,16 @@ def test_it_starts_a_process_that_does_the_work_and_prints_what_that_found(cli: 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("argv", "message"),
     [
         (["start", "pacing", "--by", "magic"], "--by magic: not one of shift, mltcp, together"),
         (["start", "pacing", "--by", "mltcp", "--force"], "--by mltcp cannot be combined"),
         (["run", "pacing", "--by", "mltcp"], "--by mltcp needs no process"),
     ],
 )
-def test_words_that_make_no_sense_are_refused(cli: Any, words: list[str], said: str) -> None:
-    found = cli("service", *words, "--json", *LAB)
-    assert found.code == 2 and said in found.json["message"]
+def test_words_that_make_no_sense_are_refused(cli: Any, argv: list[str], message: str) -> None:
+    found = cli("service", *argv, "--json", *LAB)
+    assert found.code == 2 and message in found.json["message"]
 
 
 def test_without_jobs_both_say_what_is_missing(cli: Any) -> None:

@@ -27,11 +27,11 @@ from optics import HostPort, Infeasible, Missing, NotVerified, Unreachable
 from optics.plan import Job
 from orchestrator.background.kind import StateFile
 from orchestrator.fabric.up_state import UpState
-from orchestrator.hosts import Beat
+from orchestrator.hosts import Heartbeat
 from orchestrator.hosts.api import RankTimes
 from orchestrator.jobs.attachments import attachment
 from orchestrator.store.job_spec import JobSpec
-from orchestrator.store.keys import key_of, slice_key
+from orchestrator.store.keys import key_of, tenancy_key
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 from tests.hosts.parts import OwnParts
@@ -54,12 +54,12 @@ def seen(owner: str, compute_ms: float, burst_ms: float, **more: Any) -> Seen:
     return Seen(tenant(owner, **more), phases, "records", {LINK: size}, compute_ms + 2 * burst_ms, compute_ms + 2 * burst_ms)
 
 
-def beat(rows: list[tuple[float, float, float]], first: int = 1, gap_ms: float = 0.0) -> Beat:
+def heartbeat(rows: list[tuple[float, float, float]], first: int = 1, gap_ms: float = 0.0) -> Heartbeat:
     at, times = 0, []
     for number, (whole, compute, exposed) in enumerate(rows, first):
         times.append(RankTimes(number, at, whole, compute, exposed, 0.0))
         at += int((whole + gap_ms) * 1e6)
-    return Beat("gpu-a", "running", None, first + len(rows), "compute", 0.0, tuple(times))
+    return Heartbeat("gpu-a", "running", None, first + len(rows), "compute", 0.0, tuple(times))
 
 
 def test_jobs_that_fit_are_shifted_into_each_others_computing() -> None:
@@ -68,13 +68,13 @@ def test_jobs_that_fit_are_shifted_into_each_others_computing() -> None:
     one, two = found.jobs
     assert one.paced_ms == two.paced_ms == 113  # 110 ms and the slack of 2 %
     assert 50 <= abs(two.shift_ms - one.shift_ms) <= 63
-    assert "score 1.00" in found.words and "######" in text.text(found)
+    assert "score 1.00" in found.message and "######" in text.text(found)
 
 
 def test_jobs_that_do_not_fit_are_told_so_and_with_force_get_longer_periods() -> None:
     alike = [seen("ann", 30, 70), seen("bob", 30, 70)]
     found = answer("lab", alike)
-    assert not found.fits and found.score < FITS and "do not fit" in found.words
+    assert not found.fits and found.score < FITS and "do not fit" in found.message
     forced = answer("lab", alike, force=True)
     assert forced.fits and forced.jobs[0].paced_ms > 130
 
@@ -91,7 +91,7 @@ def test_an_unknown_period_is_refused_with_what_to_do() -> None:
 
 
 def ended(state: str, code: int | None = None) -> Seen:
-    over = replace(beat([(108, 60, 48)] * 12), state=state, code=code)
+    over = replace(heartbeat([(108, 60, 48)] * 12), state=state, code=code)
     return _seen(tenant("cat"), [over, over], {}, False)
 
 
@@ -101,42 +101,42 @@ def test_a_job_that_does_not_run_any_more_is_said_to_be_and_holds_up_no_other() 
     found = answer("lab", [seen("ann", 60, 50), seen("bob", 60, 50), finished])
     assert found.fits and "finished" in text.text(found)
     alone = answer("lab", [seen("ann", 60, 50), finished])
-    assert not alone.links and alone.words == "no two jobs share a link: nothing to shift"
+    assert not alone.links and alone.message == "no two jobs share a link: nothing to shift"
 
 
 def test_where_no_job_runs_it_is_said_what_became_of_the_latest(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite3") as store:
         key = key_of(HERE)
         more = {"plan_name": "p", "plan_sha": "", "plan_text": "{}"}
-        store.set_current(slice_key(key, "ann"), "r", **more, up=UpState(), generation=1)
+        store.set_current(tenancy_key(key, "ann"), "r", **more, up=UpState(), generation=1)
         assert str(none_runs(store, HERE)) == "no job runs on this lab"
-        number = store.add_job(slice_key(key, "ann"), "r", "mlp", spec())
+        number = store.add_job(tenancy_key(key, "ann"), "r", "mlp", spec())
         assert str(none_runs(store, HERE)) == "no job runs on this lab whose phases can be seen: ann:mlp starting"
         store.set_job(number, "finished", ended=True)
         assert str(none_runs(store, HERE)) == "no job runs on this lab: ann:mlp finished"
 
 
 def test_the_time_of_an_exchange_is_that_after_the_slowest_rank_has_computed() -> None:
-    assert iterations([beat([(100, 60, 40)] * 3), beat([(100, 80, 20)] * 3)]) == [(100, 80, 20)] * 3
-    assert iterations([beat([(100, 60, 40)] * 3), beat([(100, 60, 40)] * 3, first=2)]) == [(100, 60, 40)] * 2
-    assert iterations([beat([(100, 0, 0)] * 3)]) == [] and iterations([]) == []
+    assert iterations([heartbeat([(100, 60, 40)] * 3), heartbeat([(100, 80, 20)] * 3)]) == [(100, 80, 20)] * 3
+    assert iterations([heartbeat([(100, 60, 40)] * 3), heartbeat([(100, 60, 40)] * 3, first=2)]) == [(100, 60, 40)] * 2
+    assert iterations([heartbeat([(100, 0, 0)] * 3)]) == [] and iterations([]) == []
 
 
 def test_what_is_between_two_iterations_counts_as_computing_unless_the_ranks_wait_there_for_their_pace() -> None:
     # 500 kB at 95 Mb/s take 42.1 ms; they took 80 beside another job
     one, port = tenant("ann"), HostPort("gpu-ann", 1)
     curves = stepped({port: [(k * 1_000_000, k * 5_000) for k in range(1_000)]})
-    free = _seen(one, [beat([(140, 60, 80)] * 9, gap_ms=10)], curves, paced=False)
+    free = _seen(one, [heartbeat([(140, 60, 80)] * 9, gap_ms=10)], curves, paced=False)
     assert free.phases is not None and free.phases.period_ms == pytest.approx(60 + 10 + 42.1, abs=0.1)
     assert (free.now_ms, free.between_ms, free.source) == (150, 10, "records")
-    paced = _seen(one, [beat([(140, 60, 80)] * 9, gap_ms=10)], curves, paced=True)
+    paced = _seen(one, [heartbeat([(140, 60, 80)] * 9, gap_ms=10)], curves, paced=True)
     assert paced.phases is not None and paced.phases.period_ms == pytest.approx(60 + 42.1, abs=0.1)
 
 
 def test_a_job_whose_computing_varies_is_paced_by_the_longest_that_was_seen() -> None:
     curves = stepped({HostPort(f"gpu-{name}", 1): [(k * 1_000_000, k * 5_000) for k in range(1_000)] for name in ("ann", "bob")})
     rows = [(140.0, 60.0, 80.0)] * 8 + [(148.0, 68.0, 80.0)]
-    one, two = (_seen(tenant(name), [beat(rows)], curves, paced=False) for name in ("ann", "bob"))
+    one, two = (_seen(tenant(name), [heartbeat(rows)], curves, paced=False) for name in ("ann", "bob"))
     assert one.spread_ms == 8.0 and one.phases is not None
     assert {job.paced_ms for job in answer("lab", [one, two]).jobs} == {math.ceil(one.phases.period_ms + 8.0)}
 
@@ -165,8 +165,8 @@ class Hosts(OwnParts):
     """Writes down what it is asked; `down`: it fails."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, dict[str, Any]]] = []
-        self.down, self.turns = False, self
+        self.applied: list[tuple[str, dict[str, Any]]] = []
+        self.down, self.ring_changes = False, self
         self.rows: list[tuple[float, float, float]] = [(108, 60, 48)] * 12
 
     async def connect(self, names: Collection[str]) -> Mapping[str, object]:
@@ -175,14 +175,14 @@ class Hosts(OwnParts):
     async def pace(self, job: str, ranks: Collection[str], **how: Any) -> int:
         if self.down:
             raise Unreachable("gpu01: no answer")
-        self.told.append((job, how))
+        self.applied.append((job, how))
         return len(ranks)
 
     async def unpace(self, job: str, ranks: Collection[str], by: str = "") -> None:
-        self.told.append((job, {}))
+        self.applied.append((job, {}))
 
-    async def beats(self, job: str, ranks: Collection[str]) -> Mapping[str, Beat]:
-        return {rank: beat(self.rows) for rank in ranks}
+    async def heartbeats(self, job: str, ranks: Collection[str]) -> Mapping[str, Heartbeat]:
+        return {rank: heartbeat(self.rows) for rank in ranks}
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         Hosts(),
         SimpleNamespace(running=[tenant("ann"), tenant("bob")], found=[seen("ann", 60, 50), seen("bob", 60, 50)]),
     )
-    given.hosts, given.said, given.measured = hosts, [], 0
+    given.hosts, given.reported, given.measured = hosts, [], 0
 
     async def measured(*_: object, **__: object) -> list[Seen]:
         given.measured += 1
@@ -210,7 +210,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         given.file = file
 
         def make(**options: Any) -> Coordinator:
-            return Coordinator(cast(Any, command), cast(Any, session), file, given.said.append, CoordinateOptions(**options))
+            return Coordinator(cast(Any, command), cast(Any, session), file, given.reported.append, CoordinateOptions(**options))
 
         given.make = make
         yield given
@@ -250,7 +250,7 @@ def test_by_windows_only_jobs_that_share_links_get_another_congestion_control_an
 
 
 def events(made: Any) -> list[str]:
-    return [event["event"] for event in made.said]
+    return [event["event"] for event in made.reported]
 
 
 async def _for(work: Coordinator, looks: int = 40) -> None:
@@ -263,38 +263,38 @@ async def _for(work: Coordinator, looks: int = 40) -> None:
 
 def test_all_ranks_are_told_the_same_epoch_again_and_again_under_a_lease(made: Any) -> None:
     asyncio.run(_for(made.make()))
-    assert {job for job, _ in made.hosts.told} == {"job.ann", "job.bob"} and len(made.hosts.told) > 4
-    assert len({how["epoch_ns"] for _, how in made.hosts.told}) == 1
-    assert {how["lease_s"] for _, how in made.hosts.told} == {20.0} and made.measured == 1
+    assert {job for job, _ in made.hosts.applied} == {"job.ann", "job.bob"} and len(made.hosts.applied) > 4
+    assert len({how["epoch_ns"] for _, how in made.hosts.applied}) == 1
+    assert {how["lease_s"] for _, how in made.hosts.applied} == {20.0} and made.measured == 1
     assert made.file.state.state == "pacing" and made.file.state.score == 1
 
 
 def test_jobs_that_do_not_fit_are_left_alone_and_that_is_said(made: Any) -> None:
     made.found = [seen("ann", 30, 70), seen("bob", 30, 70)]
     asyncio.run(_for(made.make()))
-    assert not made.hosts.told and made.file.state.state == "alone"
-    assert f"left alone{LONGER}" in made.said[0]["words"]
+    assert not made.hosts.applied and made.file.state.state == "alone"
+    assert f"left alone{LONGER}" in made.reported[0]["message"]
 
 
 def test_a_job_that_became_another_has_the_shifts_worked_out_anew(made: Any) -> None:
     made.hosts.rows = [(130, 60, 70)] * 12
     asyncio.run(_for(made.make(), 12))
     assert made.measured > 1
-    assert "takes 130.0 ms, which was 110.0 ms" in next(e["words"] for e in made.said if e["event"] == "changed")
-    made.hosts.rows, made.measured, made.said[:] = [(108, 60, 48)] * 12, 0, []
+    assert "takes 130.0 ms, which was 110.0 ms" in next(e["message"] for e in made.reported if e["event"] == "changed")
+    made.hosts.rows, made.measured, made.reported[:] = [(108, 60, 48)] * 12, 0, []
     made.running = [tenant("ann"), tenant("bob", number=7)]
     asyncio.run(_for(made.make(), 12))
-    assert "other jobs run now" in [e["words"] for e in made.said] and made.measured > 1
+    assert "other jobs run now" in [e["message"] for e in made.reported] and made.measured > 1
 
 
 def test_a_job_that_misses_its_period_by_little_gets_a_longer_one_and_goes_on_paced(made: Any) -> None:
     made.hosts.rows = [(115, 66, 49)] * 12
     asyncio.run(_for(made.make(), 30))
-    assert made.measured == 1 and "job.ann" in dict(made.hosts.told)
-    assert [e["event"] for e in made.said[:4]] == ["shifted", "longer", "longer", "shifted"]
-    assert {how["period_ms"] for _, how in made.hosts.told if how} == {113, 118}
-    assert all(how for _, how in made.hosts.told[:-2]), "nobody is released before the end"
-    old, new = (next(how["epoch_ns"] for _, how in made.hosts.told if how.get("period_ms") == period) for period in (113, 118))
+    assert made.measured == 1 and "job.ann" in dict(made.hosts.applied)
+    assert [e["event"] for e in made.reported[:4]] == ["shifted", "longer", "longer", "shifted"]
+    assert {how["period_ms"] for _, how in made.hosts.applied if how} == {113, 118}
+    assert all(how for _, how in made.hosts.applied[:-2]), "nobody is released before the end"
+    old, new = (next(how["epoch_ns"] for _, how in made.hosts.applied if how.get("period_ms") == period) for period in (113, 118))
     assert new > old and (new - old) % 113_000_000 == 0, "iterations go on from where they are"
 
 
@@ -321,13 +321,13 @@ def test_a_program_that_takes_no_part_and_an_unknown_period_are_refused(made: An
     made.found = [seen("ann", 60, 50), Seen(tenant("bob"), None, error="no period shows", hint="sample for longer")]
     with pytest.raises(Infeasible, match="no period shows") as refused:
         asyncio.run(made.make().work())
-    assert refused.value.hint == "sample for longer" and not made.hosts.told
+    assert refused.value.hint == "sample for longer" and not made.hosts.applied
 
 
 def test_together_all_begin_once_and_the_lease_ends_before_the_next_time(made: Any) -> None:
     made.found = [seen("ann", 6, 5), seen("bob", 6, 5)]
     asyncio.run(made.make(by="together").work())
-    assert len(made.hosts.told) == 2
-    for _, how in made.hosts.told:
+    assert len(made.hosts.applied) == 2
+    for _, how in made.hosts.applied:
         assert how["shift_ms"] == 0 and how["period_ms"] == 32 and how["lease_s"] == pytest.approx(0.0352)
     assert made.file.state.last == "iterations of 2 jobs began at once"

@@ -29,7 +29,7 @@ def test_a_ring_over_two_racks_uses_each_uplink_once_in_each_direction(lab: Lab)
     found = use(plan, lab.segments["oversubscribed"].links(hosts), lab)
     assert found is not None and not found.declared
     racks = {name for name in found.over if "rack" in name}
-    assert racks == {f"oversubscribed rack {rack} {way}" for rack in (1, 2) for way in ("up", "down")}
+    assert racks == {f"oversubscribed rack {rack} {direction}" for rack in (1, 2) for direction in ("up", "down")}
     assert {found.mbps[name] for name in racks} == {30} and found.mbps["gpu01:p5 out"] == 40
     sent = {HostPort(host, 5): 1000.0 for host in hosts}
     assert found.bytes_over("oversubscribed rack 1 up", sent) == 1000  # gpu02's alone: gpu01 sends within its rack

@@ -42,7 +42,7 @@ class Running:
         self.computes_until = now + COMPUTE_MS + self.extra[len(self.begins)]
         self.begins.append(now)
 
-    def told(self, first_ms: float, period_ms: float = PERIOD_MS) -> None:
+    def applied(self, first_ms: float, period_ms: float = PERIOD_MS) -> None:
         message = {"do": "pace", "epoch_ns": ns(first_ms), "period_ns": ns(period_ms), "shift_ns": 0, "lease_s": 3600.0}
         assert self.pace.receive(message)
         assert self.pace._now is not None
@@ -81,7 +81,7 @@ def longest(job: Running) -> float:
 @given(st.lists(st.floats(3.0, 13.0), min_size=30, max_size=100))
 def test_a_job_loses_what_its_iterations_overrun_and_never_a_period(overruns: list[float]) -> None:
     job = Running([0.0, *(SPARE_MS + over for over in overruns)])
-    job.told(PERIOD_MS)
+    job.applied(PERIOD_MS)
     run([job], len(job.extra))
     assert lost(job) <= sum(overruns) + 1e-3
     assert longest(job) <= PERIOD_MS + 13.0 + 1e-3
@@ -96,8 +96,8 @@ def test_two_jobs_paced_by_the_spread_that_was_observed_lose_what_they_overrun_a
     seen = [(median(each[100:]), max(each[100:])) for each in alone]
     period_ms = max(with_slack(usual, most - usual) for usual, most in seen)
     one, two = jobs = [Running([0.0, *each]) for each in extra]
-    one.told(period_ms, period_ms)
-    two.told(1.5 * period_ms, period_ms)
+    one.applied(period_ms, period_ms)
+    two.applied(1.5 * period_ms, period_ms)
     run(jobs, 100)
     over = sum(max(0.0, ms - period_ms) for each in alone for ms in each)
     for job in jobs:
@@ -114,11 +114,11 @@ def test_a_job_that_is_seen_to_vary_is_paced_by_its_longest_iteration_unless_tha
 
 def test_a_longer_period_from_the_next_beginning_on_makes_a_job_that_is_late_wait_for_no_beginning() -> None:
     job = Running([0.0, *[SPARE_MS + 10.0] * 30])
-    job.told(PERIOD_MS)
+    job.applied(PERIOD_MS)
     run([job], 25)
     now = job.begins[-1]
     assert (now - PERIOD_MS) % PERIOD_MS > LATE * PERIOD_MS, "it is late by more than would make another one wait"
-    job.told(PERIOD_MS * -(-now // PERIOD_MS), PERIOD_MS + 30.0)
+    job.applied(PERIOD_MS * -(-now // PERIOD_MS), PERIOD_MS + 30.0)
     for _ in range(20):
         now += PERIOD_MS + 10.0
         left = job.pace.left_ns(ns(now)) / 1e6
@@ -130,10 +130,10 @@ def test_a_longer_period_from_the_next_beginning_on_makes_a_job_that_is_late_wai
 
 def test_who_is_shifted_anew_or_stood_still_for_long_waits_for_a_beginning() -> None:
     job = Running([])
-    job.told(0.0)
+    job.applied(0.0)
     job.pace.begins(0)
     assert job.pace.left_ns(ns(905.0)) == ns(14.0)
     assert job.pace.left_ns(ns(930.0)) == 0
     assert job.pace.left_ns(ns(1200.0)) == ns(2 * PERIOD_MS - 1200.0), "longer than an overrun"
-    job.told(460.0)
+    job.applied(460.0)
     assert job.pace.left_ns(ns(905.0)) == ns(PERIOD_MS + 460.0 - 905.0), "other beginnings"

@@ -23,10 +23,10 @@ def test_iterations_of_40_and_60_ms_have_a_circle_of_120_ms_and_fit_with_the_sec
     assert found.score == 1 and score(link, {"one": 0, "two": 0}) < 1
 
 
-def naive(demands: list[list[float]], turned: tuple[int, ...], size: int, rate: float) -> float:
+def naive(demands: list[list[float]], rotated: tuple[int, ...], size: int, rate: float) -> float:
     over = 0.0
     for slot in range(size):
-        asked = sum(one[(slot - shift) % len(one)] for one, shift in zip(demands, turned, strict=True))
+        asked = sum(one[(slot - shift) % len(one)] for one, shift in zip(demands, rotated, strict=True))
         over += max(0.0, asked - rate)
     return 1 - over / (size * rate)
 
@@ -46,7 +46,7 @@ def test_the_best_rotation_is_the_best_of_all_rotations_slot_by_slot() -> None:
             for period, ((begin, end, rate),) in ((job.period_ms, job.bursts) for job in jobs.values())
             for period in [int(period)]
         ]
-        best = max(naive(demands, turned, size, 100.0) for turned in product(*map(range, periods)))
+        best = max(naive(demands, rotated, size, 100.0) for rotated in product(*map(range, periods)))
         found = shifts([link])
         assert found.score == pytest.approx(best)
         assert score(link, found.shifts_ms) == pytest.approx(best)
@@ -74,7 +74,7 @@ def test_three_jobs_over_two_links_follow_the_affinity_graph() -> None:
 
 def test_a_loop_of_jobs_and_links_is_refused_and_links_of_the_same_jobs_are_none() -> None:
     job = half(120, 40)
-    ends = [SharedLink(f"{name} {way}", 100.0, {"one": job, "two": job}) for name in "ab" for way in ("up", "down")]
+    ends = [SharedLink(f"{name} {direction}", 100.0, {"one": job, "two": job}) for name in "ab" for direction in ("up", "down")]
     assert shifts(ends).score == 1
     loop = [SharedLink(f"{a}{b}", 100.0, {a: job, b: job}) for a, b in ("xy", "yz", "zx")]
     with pytest.raises(Infeasible, match="loop"):

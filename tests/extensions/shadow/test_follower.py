@@ -92,9 +92,9 @@ class Job:
             gradients = [buckets[1][5:40].view(7, 5), buckets[1][:5], buckets[0][:18].view(3, 3, 2), buckets[0][18:]]
             step(torch, self.state, gradients, LR)
             memory = [Buffer.of(each.view(-1)).memory for part in self.state for each in part]
-            said = {"iteration": self.iteration, "set": self.name, "layout": 0, "digest": digest(memory)}
-            self.held.append(said)
-            self.follower.iterated(said, self.now_s)
+            reply = {"iteration": self.iteration, "set": self.name, "layout": 0, "digest": digest(memory)}
+            self.held.append(reply)
+            self.follower.iterated(reply, self.now_s)
 
     def wait(self, seconds: float) -> None:
         self.now_s += seconds

@@ -26,7 +26,7 @@ from orchestrator.session import Session
 from orchestrator.store.store import Store
 from orchestrator.telemetry.reader import read_points
 from orchestrator.verbs import job as job_verbs
-from tests.change.glasslab import SWITCH, hosts_yml, read
+from tests.change.fibrelab import SWITCH, hosts_yml, read
 
 THREE = ("gpu01", "gpu02", "gpu03")
 JOB = Job("mlp", "train", THREE, (THREE,), {"iterations": 0}, attached={"shadow": Shadow("gpu04")}, aside=("gpu04",))
@@ -104,12 +104,12 @@ async def test_a_tap_that_cannot_begin_ends_the_shadow() -> None:
 
 async def test_a_shadow_that_starts_for_long_is_waited_for_and_said_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extensions.shadow.hosts.LOOK_S", 0.0)
-    hosts, said = Asked(), list[str]()
+    hosts, lines = Asked(), list[str]()
     hosts.starts = 3
-    await ShadowHosts(hosts).start(JOB, "r1", restore="", says=said.append)
+    await ShadowHosts(hosts).start(JOB, "r1", restore="", notify=lines.append)
     asked = [op for op, _ in hosts.asked]
     assert asked[:5] == ["job.start", "tap", *["job.status"] * 3] and asked[-1] == "job.secret"
-    assert said and all(words.startswith("the shadow on gpu04 still starts, for ") for words in said)
+    assert lines and all(text.startswith("the shadow on gpu04 still starts, for ") for text in lines)
     assert all(to["within_s"] >= 3600 for to in hosts.asked[1][1].values()), "only its end, and the command's time, end the wait"
 
 
@@ -121,8 +121,8 @@ async def test_a_shadow_that_ends_as_it_starts_is_waited_for_no_longer_and_its_l
     hosts = Asked()
     hosts.starts, hosts.shadow, hosts.log = starts, "exited", "Traceback\nOSError: address already in use\n"
     hosts.tap_error = "the job's shadow closed the connection"
-    words = r"the shadow of job mlp on gpu04 ended as it started \(exit 1\): OSError: address already in use"
-    with pytest.raises(Refused, match=words):
+    text = r"the shadow of job mlp on gpu04 ended as it started \(exit 1\): OSError: address already in use"
+    with pytest.raises(Refused, match=text):
         await ShadowHosts(hosts).start(JOB, "r1", restore="")
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
@@ -142,13 +142,13 @@ async def test_a_job_that_may_do_without_its_shadow_is_told_why_and_no_rank_know
     hosts.unreachable = "gpu04: ssh 10.254.0.4:22: no answer"
     with pytest.raises(Unreachable, match=r"gpu04: ssh 10\.254\.0\.4:22: no answer"):
         await ShadowHosts(hosts).start(JOB, "r1", restore="newest")
-    why = await ShadowHosts(hosts).start(JOB, "r1", restore="newest", spared=True)
+    why = await ShadowHosts(hosts).start(JOB, "r1", restore="newest", left_out=True)
     assert why == "gpu04: ssh 10.254.0.4:22: no answer" and hosts.asked == []
-    gone = Job("mlp", "train", THREE, (THREE,), attached={"shadow": Shadow("gpu09")}, aside=("gpu09",))
-    why = await ShadowHosts(hosts).start(gone, "r1", restore="newest", spared=True)
+    ended = Job("mlp", "train", THREE, (THREE,), attached={"shadow": Shadow("gpu09")}, aside=("gpu09",))
+    why = await ShadowHosts(hosts).start(ended, "r1", restore="newest", left_out=True)
     assert why == "gpu09, where the shadow of job mlp is to be, is not in the inventory any more"
     hosts.unreachable, hosts.tap_error = "", "no such device"
-    why = await ShadowHosts(hosts).start(JOB, "r1", restore="newest", spared=True)
+    why = await ShadowHosts(hosts).start(JOB, "r1", restore="newest", left_out=True)
     assert "could not begin on gpu01: no such device" in why and "job.secret" not in [op for op, _ in hosts.asked]
 
 
@@ -156,7 +156,7 @@ async def test_ranks_are_not_launched_where_only_some_know_that_they_begin_from_
     hosts = Asked()
     hosts.silent = {"job.secret": "gpu02: no answer", "job.stop": "gpu04: no answer"}
     with pytest.raises(Unreachable, match="gpu02: no answer"):
-        await ShadowHosts(hosts).start(JOB, "r1", restore="newest", spared=True)
+        await ShadowHosts(hosts).start(JOB, "r1", restore="newest", left_out=True)
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 
@@ -170,13 +170,13 @@ class Bench:
         self.jobs = Jobs(self.session, store, "lab/ann", folder)
         self.channels = self.measure = self
         self.connects = 0
-        self.text, self.there, self.ended, self.status = "", True, list[str](), FAILED
+        self.text, self.present, self.ended, self.status = "", True, list[str](), FAILED
 
     def launched(self, job: Job) -> None:
         self.store.add_job("lab/ann", "r1", job.name, spec_of(job, self.lab, "r1"))
 
     def attached(self) -> tuple[str, ...]:
-        return ("gpu04",) if self.there else ()
+        return ("gpu04",) if self.present else ()
 
     async def connect(self, names: Any, timeout_s: float) -> None:
         assert list(names) == ["gpu04"] and timeout_s <= 5
@@ -188,7 +188,7 @@ class Bench:
         if op == "job.stop":
             self.ended.append(host)
             return {host: {"state": "exited"}}
-        if not self.there:
+        if not self.present:
             raise Unreachable("gpu04: no answer")
         data = self.text[fields["offset"] :]
         return {host: {"data": data, "offset": len(self.text), "size": len(self.text), "state": "running"}}
@@ -211,8 +211,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def line(iteration: int, equal: int, checkpoint: int) -> str:
-    said = {"iter": iteration, "equal": equal, "fetched": 0, "missing": 9, "lost": 3, "lag_ms": 1.5, "checkpoint": checkpoint}
-    return json.dumps({**said, "t_wall_ns": iteration}) + "\n"
+    reply = {"iter": iteration, "equal": equal, "fetched": 0, "missing": 9, "lost": 3, "lag_ms": 1.5, "checkpoint": checkpoint}
+    return json.dumps({**reply, "t_wall_ns": iteration}) + "\n"
 
 
 async def test_verdicts_are_brought_home_once_and_counted(bench: Bench, tmp_path: Path) -> None:
@@ -229,11 +229,11 @@ async def test_verdicts_are_brought_home_once_and_counted(bench: Bench, tmp_path
     assert (points[0].fields["host"], points[0].fields["taps"]) == ("gpu04", "gpu01 gpu02")
     bench.text += line(4, 0, 3).replace("4,", "4.5,", 1) + line(4, 0, 3).replace(": 4}", ": 9.99e18}")
     assert await bench.look(tmp_path / "run") == found, "these are no records"
-    bench.there = False
+    bench.present = False
     found = await bench.look(tmp_path / "run")
     assert found is not None and (found["state"], found["checkpoint"]) == ("silent", 3)
-    words = "shadow on gpu04: 2 of 3 iterations equal, checkpoint of iteration 3, 1.5 ms behind; 0 states fetched, 3 packets lost"
-    assert VIEW.words(found) == f"{words}; taps on gpu01, gpu02; it is silent"
+    text = "shadow on gpu04: 2 of 3 iterations equal, checkpoint of iteration 3, 1.5 ms behind; 0 states fetched, 3 packets lost"
+    assert VIEW.text(found) == f"{text}; taps on gpu01, gpu02; it is silent"
 
 
 async def test_a_shadow_whose_host_does_not_tell_its_clock_is_not_silent(bench: Bench, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ async def test_a_shadow_whose_host_does_not_tell_its_clock_is_not_silent(bench: 
 async def test_a_shadow_s_host_that_does_not_answer_is_not_waited_for_at_each_look(bench: Bench, tmp_path: Path) -> None:
     bench.launched(JOB)
     record = bench.store.latest_job("lab/ann")
-    bench.there = False
+    bench.present = False
     for _ in range(3):
         found = await bench.look(tmp_path / "run")
         assert found is not None and found["state"] == "silent"
@@ -258,7 +258,7 @@ async def test_a_shadow_s_host_that_does_not_answer_is_not_waited_for_at_each_lo
     bench.session.away["gpu04"] = 0.0
     await stop_attachments(bench.session, record)
     assert bench.connects == 2
-    bench.there = True
+    bench.present = True
     found = await bench.look(tmp_path / "run")
     assert found is not None and found["state"] == "running", "it is attached again by somebody else"
 
@@ -278,28 +278,28 @@ async def test_only_a_job_that_has_one_is_asked_for_its_shadow(bench: Bench, tmp
 async def test_what_cannot_be_restored_is_refused_before_anything_is_launched(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def said_to_be(_jobs: Jobs, _record: object) -> JobStatus:
+    async def reported_as(_jobs: Jobs, _record: object) -> JobStatus:
         return bench.status
 
-    monkeypatch.setattr(Jobs, "status", said_to_be)
+    monkeypatch.setattr(Jobs, "status", reported_as)
     with pytest.raises(Missing, match="no job was ever launched"):
         await job_verbs._restorable(bench.jobs, JOB)
     bench.launched(JOB)
     kept = {"host": "gpu04", "state": "exited", "checkpoint": 7}
-    lacking = {"checkpoint": 0, "lacks": "launched without: gpu04"}
+    missing = {"checkpoint": 0, "missing": "launched without: gpu04"}
     other = Job("mlp", "train", THREE, args={"seed": 5}, attached=JOB.attached, aside=JOB.aside)
     elsewhere = Job("mlp", "train", THREE, attached={"shadow": Shadow("gpu05")}, aside=("gpu05",))
-    for job, said, kind, words in (
+    for job, reported, kind, text in (
         (Job("mlp", "train", THREE), FAILED, Missing, "has no shadow in this plan"),
         (other, FAILED, Missing, "another training"),
         (elsewhere, FAILED, Missing, "no shadow on gpu05"),
         (JOB, JobStatus("mlp", "running", attached={"shadow": (kept,)}), Refused, "nothing to restore"),
         (JOB, FAILED, Missing, "had no iteration equal"),
-        (JOB, replace(FAILED, attached={"shadow": (lacking,)}), Missing, "without: gpu04"),
+        (JOB, replace(FAILED, attached={"shadow": (missing,)}), Missing, "without: gpu04"),
         (JOB, replace(FAILED, attached={"shadow": ({**kept, "checkpoint": 0},)}), Missing, "had no iteration equal"),
     ):
-        bench.status = said
-        with pytest.raises(kind, match=words):
+        bench.status = reported
+        with pytest.raises(kind, match=text):
             await job_verbs._restorable(bench.jobs, job)
     bench.status = JobStatus("mlp", "failed", attached={"shadow": ({**kept, "state": "killed"},)})
     with pytest.raises(Missing, match="was killed, and wrote nothing: its checkpoint of iteration 7 is lost"):

@@ -74,7 +74,7 @@ def test_by_itself_all_ports_of_two_hosts_are_tapped(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shadow", "job", "words"),
+    ("shadow", "job", "message"),
     [
         ({"host": "gpu02"}, {}, "gpu02 is a host of the job's ranks: a shadow there would be lost with them; name another host"),
         ({"host": "gpu99"}, {}, "host gpu99 is not in the lab"),
@@ -90,8 +90,8 @@ def test_by_itself_all_ports_of_two_hosts_are_tapped(lab: Lab) -> None:
         ({"host": "gpu07"}, {"ranks": ["gpu01"], "rings": []}, "a job on one host sends nothing that could be copied"),
     ],
 )
-def test_a_shadow_that_could_not_follow_is_refused(lab: Lab, shadow: object, job: dict[str, object], words: str) -> None:
-    assert words in problem(lab, shadow, **job)
+def test_a_shadow_that_could_not_follow_is_refused(lab: Lab, shadow: object, job: dict[str, object], message: str) -> None:
+    assert message in problem(lab, shadow, **job)
 
 
 def test_a_list_where_only_a_word_is_allowed_is_told_with_the_words(lab: Lab) -> None:
@@ -110,8 +110,8 @@ def test_a_tap_at_a_port_that_is_not_chosen_for_any_link_is_refused(lab: Lab) ->
     links = assign_ports(plan.links, lab)
     with pytest.raises(Infeasible) as refused:
         check_placed(plan, links)
-    words = "job.shadow.taps[0]: the links of p do not end at gpu01:p4, so nothing arrives there (they end at gpu01:p"
-    assert str(refused.value).startswith(words) and "auto" in refused.value.hint
+    message = "job.shadow.taps[0]: the links of p do not end at gpu01:p4, so nothing arrives there (they end at gpu01:p"
+    assert str(refused.value).startswith(message) and "auto" in refused.value.hint
     taps = [next(str(end) for link in links for end in (link.a, link.b) if end.host == host) for host in ("gpu01", "gpu02")]
     body["job"]["shadow"]["taps"] = taps
     check_placed(read_plan(json.dumps(body), "plan.json", lab), links)

@@ -20,7 +20,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from extensions.shadow.rank import witness
+from extensions.shadow.rank import shadow_observer
 from extensions.shadow.rank.__main__ import Peer, Reader
 from extensions.shadow.rank.follower import Shape, State
 from extensions.shadow.rank.peers import Meeting
@@ -62,8 +62,8 @@ class Site:
             self.shadow = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
         self.processes.append(self.shadow)
         for rank in (1, 2):
-            words = [sys.executable, "-S", "-c", TAP, str(port), self.key, *self.lanes(rank)]
-            tap = subprocess.Popen(words, env=env, stdout=subprocess.PIPE)
+            argv = [sys.executable, "-S", "-c", TAP, str(port), self.key, *self.lanes(rank)]
+            tap = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE)
             self.processes.append(tap)
             assert tap.stdout is not None
             assert tap.stdout.read(2) == b"ok"
@@ -92,8 +92,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.end()
 
 
-def train(site: Site, folder: Path, met: Mapping[str, str], *words: str) -> Any:
-    command = ("-m", "workloads.programs.train", "--hidden", "128", "--batch", "4", *words)
+def train(site: Site, folder: Path, met: Mapping[str, str], *argv: str) -> Any:
+    command = ("-m", "workloads.programs.train", "--hidden", "128", "--batch", "4", *argv)
     return ranks(
         3, *command, directory=folder, rings=RINGS, more=lambda rank: {**met, "TESTBED_LANES": json.dumps(site.lanes(rank))}
     )
@@ -119,16 +119,16 @@ def test_a_killed_job_goes_on_from_the_iteration_before_and_its_shadow_holds_the
     kept = judged[-1]["checkpoint"]
     assert kept >= done - 1, "at most one iteration is lost"
     assert (tmp_path / f"checkpoint-0-{kept}.pt").exists()
-    words = ("--iterations", "40", "--checkpoint-every", "40", "--resume")
-    with train(site, second, site.follow("s2", restore="newest"), *words) as job:
+    argv = ("--iterations", "40", "--checkpoint-every", "40", "--resume")
+    with train(site, second, site.follow("s2", restore="newest"), *argv) as job:
         assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 3
         judged = site.judged("s2")
-    said = json.loads((second / "0" / "summary.json").read_text())
-    assert said["resumed_from"] == kept and said["weights_identical"]
+    reply = json.loads((second / "0" / "summary.json").read_text())
+    assert reply["resumed_from"] == kept and reply["weights_identical"]
     assert [each["iter"] for each in judged if each["equal"]] == list(range(kept + 1, 41))
     state = torch.load(tmp_path / "checkpoint-0-40.pt", weights_only=True)
     weights = hashlib.sha256(b"".join(bytes(Buffer.of(each.view(-1)).memory) for each in state["parameters"]))
-    assert weights.hexdigest() == said["weights_sha256"], "the shadow's weights are the ranks'"
+    assert weights.hexdigest() == reply["weights_sha256"], "the shadow's weights are the ranks'"
     with train(site, second, site.follow("s3", restore="newest"), "--iterations", "41", "--resume") as job:
         ended = job.finish()
     assert [code for code, _, _ in ended] == [0] * 3 and "of iteration 40, the ranks have one of 40" in ended[0][2]
@@ -177,17 +177,19 @@ def test_a_checkpoint_of_another_size_is_not_taken_and_the_ranks_own_are_used(
 ) -> None:
     job = SimpleNamespace(place=SimpleNamespace(rank=0), torch=torch, accord=SimpleNamespace(gather=lambda _, value: [value]))
     own = Training(cast(Any, job), [torch.ones(4)], [torch.ones(4)], 0.1, {})
-    monkeypatch.setattr(witness, "restored", lambda *_: (9, torch.zeros(7)))
-    assert witness.Witness(Meeting("127.0.0.1", 1, b"", "newest")).restore(own, 5) == 0
+    monkeypatch.setattr(shadow_observer, "restored", lambda *_: (9, torch.zeros(7)))
+    assert shadow_observer.ShadowObserver(Meeting("127.0.0.1", 1, b"", "newest")).restore(own, 5) == 0
     assert own.parameters[0].tolist() == [1.0] * 4
     assert "the shadow's checkpoint has 7 numbers, this job has 8" in capsys.readouterr().err
     with pytest.raises(ValueError, match="has 7 numbers, this job has 8"):
-        witness.Witness(Meeting("127.0.0.1", 1, b"", "shadow")).restore(own, 0)
+        shadow_observer.ShadowObserver(Meeting("127.0.0.1", 1, b"", "shadow")).restore(own, 0)
 
 
 def test_a_job_goes_on_without_a_shadow_that_is_not_there_or_does_not_know_the_key(tmp_path: Path, site: Site) -> None:
     met = json.dumps({"address": "127.0.0.1", "port": free_port(), "key": site.key})
-    patience = "import extensions.shadow.rank.witness as w; w.CONNECT_S = 0.2; from workloads.programs.train import main; main()"
+    patience = (
+        "import extensions.shadow.rank.shadow_observer as w; w.CONNECT_S = 0.2; from workloads.programs.train import main; main()"
+    )
     command = ("-c", patience, "--hidden", "32", "--batch", "2", "--iterations", "3")
     with ranks(2, *command, directory=tmp_path, rings=[[0, 1]], more=lambda _: {"TESTBED_OBSERVER_SHADOW": met}) as job:
         ended = job.finish()
@@ -199,8 +201,8 @@ def test_a_shadow_starts_from_what_a_host_has_and_refuses_what_it_cannot_read(tm
     """And not from another package of that name, of another version say, that is installed there."""
     (tmp_path / "site" / "extensions").mkdir(parents=True)
     (tmp_path / "site" / "extensions" / "__init__.py").touch()
-    for said in ("", '{"address": "127.0.0.1"}'):
-        env = {"PYTHONPATH": f"{installed()}:{tmp_path / 'site'}", "TESTBED_OBSERVER_SHADOW": said}
-        words = [sys.executable, "-S", "-m", "extensions.shadow.rank"]
-        done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    for output in ("", '{"address": "127.0.0.1"}'):
+        env = {"PYTHONPATH": f"{installed()}:{tmp_path / 'site'}", "TESTBED_OBSERVER_SHADOW": output}
+        argv = [sys.executable, "-S", "-m", "extensions.shadow.rank"]
+        done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and "TESTBED_OBSERVER_SHADOW: not a JSON object with address, port and key" in done.stderr

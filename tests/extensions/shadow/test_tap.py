@@ -137,8 +137,8 @@ def tap(peer: Peer, **more: Any) -> dict[str, Any]:
     return peer.ask("tap", **{**about, **more})
 
 
-def send(host: Space, *words: str) -> None:
-    done = host.far.run(sys.executable, "-c", SEND, *words)  # type: ignore[attr-defined]
+def send(host: Space, *argv: str) -> None:
+    done = host.far.run(sys.executable, "-c", SEND, *argv)  # type: ignore[attr-defined]
     assert done.returncode == 0, done.stderr
 
 
@@ -201,7 +201,7 @@ def test_who_does_not_know_the_key_gets_nothing(host: Space, peer: Peer) -> None
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "text"),
     [
         ({"ports": [3]}, "3 is not a port of this host"),
         ({"ports": []}, "ports: a list of 1 to"),
@@ -216,9 +216,9 @@ def test_who_does_not_know_the_key_gets_nothing(host: Space, peer: Peer) -> None
         ({"shadow": None}, "shadow: the address"),
     ],
 )
-def test_a_request_for_what_is_not_the_jobs_is_refused(peer: Peer, wrong: dict[str, Any], words: str) -> None:
+def test_a_request_for_what_is_not_the_jobs_is_refused(peer: Peer, wrong: dict[str, Any], text: str) -> None:
     answer = tap(peer, **wrong)
-    assert not answer["ok"] and words in answer["error"]
+    assert not answer["ok"] and text in answer["error"]
 
 
 def test_taps_are_few_and_fenced(host: Space, peer: Peer, shadow: Shadow) -> None:
@@ -232,14 +232,14 @@ def test_taps_are_few_and_fenced(host: Space, peer: Peer, shadow: Shadow) -> Non
 
 
 def test_a_secret_reaches_the_next_start_of_its_job_alone(peer: Peer) -> None:
-    def said(name: str) -> str:
+    def shown(name: str) -> str:
         script = "import os; print(os.environ.get('WORD'), flush=True)"
         peer.ask("job.start", name=name, argv=[sys.executable, "-S", "-c", script], env={"WORD": "none"})
         until(lambda: peer.ask("job.status", name=name)["state"] == "exited")
         return str(peer.ask("job.tail", name=name)["data"]).strip()
 
     assert peer.ask("job.secret", name="s", env={"WORD": "secret"})["ok"]
-    assert (said("other"), said("s"), said("s")) == ("none", "secret", "none")
+    assert (shown("other"), shown("s"), shown("s")) == ("none", "secret", "none")
     assert peer.ask("job.secret", name="s", env={"WORD": 5})["code"] == "bad-request"
     assert peer.ask("job.secret", name="s", env={"WORD": "x" * 5000})["code"] == "bad-request"
 

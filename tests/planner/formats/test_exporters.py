@@ -138,7 +138,7 @@ def test_parallel_links_are_channels_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "text"),
     [
         (lambda: msccl.xml("a", []), "each once in every order"),
         (lambda: msccl.xml("a", [(0, 2), (0, 1)]), "each once in every order"),
@@ -148,8 +148,8 @@ def test_parallel_links_are_channels_of_their_own() -> None:
         (lambda: msccl.scheduled("a", 2, []), "without sends"),
     ],
 )
-def test_what_msccl_does_not_take_is_refused(make: Callable[[], str], words: str) -> None:
-    with pytest.raises(Infeasible, match=words) as caught:
+def test_what_msccl_does_not_take_is_refused(make: Callable[[], str], text: str) -> None:
+    with pytest.raises(Infeasible, match=text) as caught:
         make()
     assert caught.value.alternative
 

@@ -24,11 +24,11 @@ def proper(shape: Shape, colours: tuple[int, ...], planes: int) -> bool:
 @settings(max_examples=80, deadline=None)
 def test_simplex_links_within_the_degree_always_spread_properly(n: int, degree: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    ways = []
+    paths = []
     for _ in range(degree):
         order = rng.permutation(n)
-        ways += [(int(a), int(b)) for a, b in zip(order, np.roll(order, -1), strict=True) if rng.random() < 0.8]
-    shape = Shape(n, degree, False, (), tuple(ways[i] for i in rng.permutation(len(ways))))
+        paths += [(int(a), int(b)) for a, b in zip(order, np.roll(order, -1), strict=True) if rng.random() < 0.8]
+    shape = Shape(n, degree, False, (), tuple(paths[i] for i in rng.permutation(len(paths))))
     assert proper(shape, assign(shape, degree), degree)
 
 

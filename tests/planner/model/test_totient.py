@@ -91,12 +91,12 @@ def test_the_coins_spent_are_the_route() -> None:
 
 
 def test_ties_between_coins_are_the_seeds_alone() -> None:
-    def ways(seed: int) -> list[tuple[int, ...]]:
+    def paths(seed: int) -> list[tuple[int, ...]]:
         coins = coin_change(60, [1, 7, 11], duplex=True, rng=np.random.default_rng(seed))
         return [coins.steps(distance) for distance in range(60)]
 
-    assert ways(1) == ways(1)
-    assert len({tuple(ways(seed)) for seed in range(8)}) > 1
+    assert paths(1) == paths(1)
+    assert len({tuple(paths(seed)) for seed in range(8)}) > 1
 
 
 @pytest.mark.parametrize("size", range(3, 26))

@@ -30,27 +30,27 @@ def square(*matched: tuple[int, int], duplex: bool = True) -> Shape:
 def test_a_parallel_link_of_the_same_ranks_stands_in_as_it_is() -> None:
     mp = np.zeros((6, 6))
     mp[1, 0] = 7
-    lent = borrow(square((0, 3), (1, 0)), (0, 1), mp)
-    assert (lent.moves, lent.shape.matched, lent.lost_bytes) == (0, ((0, 3),), 7)
+    leased = borrow(square((0, 3), (1, 0)), (0, 1), mp)
+    assert (leased.moves, leased.shape.matched, leased.lost_bytes) == (0, ((0, 3),), 7)
 
 
 def test_two_links_of_least_demand_are_borrowed_and_their_partners_joined() -> None:
     mp = np.zeros((6, 6))
     mp[0, 3], mp[0, 4], mp[1, 5], mp[3, 5] = 10, 4, 5, 7
-    lent = borrow(square((0, 4), (1, 5), (0, 3)), (0, 1), mp)
+    leased = borrow(square((0, 4), (1, 5), (0, 3)), (0, 1), mp)
     # giving up 0-4 and 1-5 loses 9; giving up 0-3 and 1-5 loses 15 and gains 3-5
-    assert lent.removed == ((0, 3), (1, 5)) and lent.added == ((0, 1), (3, 5)) and lent.lost_bytes == 8
-    assert sorted(lent.shape.matched) == [(0, 4), (3, 5)] and lent.moves == 4
+    assert leased.removed == ((0, 3), (1, 5)) and leased.added == ((0, 1), (3, 5)) and leased.lost_bytes == 8
+    assert sorted(leased.shape.matched) == [(0, 4), (3, 5)] and leased.moves == 4
 
 
 def test_partners_that_are_one_rank_are_not_joined_to_itself() -> None:
-    lent = borrow(square((0, 3), (1, 3)), (0, 1), np.ones((6, 6)))
-    assert lent.added == ((0, 1),) and lent.shape.matched == ()
+    leased = borrow(square((0, 3), (1, 3)), (0, 1), np.ones((6, 6)))
+    assert leased.added == ((0, 1),) and leased.shape.matched == ()
 
 
 def test_one_way_links_give_a_transmitter_and_a_receiver() -> None:
-    lent = borrow(square((0, 3), (3, 0), (1, 5), (5, 1), duplex=False), (0, 1), np.zeros((6, 6)))
-    assert lent.removed == ((0, 3), (5, 1)) and lent.added == ((0, 1), (5, 3))
+    leased = borrow(square((0, 3), (3, 0), (1, 5), (5, 1), duplex=False), (0, 1), np.zeros((6, 6)))
+    assert leased.removed == ((0, 3), (5, 1)) and leased.added == ((0, 1), (5, 3))
 
 
 def test_on_planes_both_links_must_be_on_one_switch() -> None:
@@ -74,71 +74,71 @@ def test_what_is_borrowed_closes_the_ring_within_the_same_ports(n: int, duplex: 
     order = found.shape.rings[0].order
     a, b = list(pairwise((*order, order[0])))[int(rng.integers(n))]
     try:
-        lent = borrow(found.shape, (a, b), mp, found.planes if planes else None)
+        leased = borrow(found.shape, (a, b), mp, found.planes if planes else None)
     except Infeasible:
         return
-    before, after = found.shape.adjacency, lent.shape.adjacency
+    before, after = found.shape.adjacency, leased.shape.adjacency
     dead = np.zeros((n, n), dtype=int)
     dead[a, b] += 1
     if duplex:
         dead[b, a] += 1
     assert (after.sum(axis=1) <= before.sum(axis=1)).all() and (after.sum(axis=0) <= before.sum(axis=0)).all()
     moved = (after - (before - dead)).sum()  # what is there after, less what survived: links added less links removed
-    assert moved == (2 if duplex else 1) * (len(lent.added) - len(lent.removed))
-    assert len(check(lent.shape, Lab(n, 4, duplex=duplex))) == len(lent.shape.cables)
+    assert moved == (2 if duplex else 1) * (len(leased.added) - len(leased.removed))
+    assert len(check(leased.shape, Lab(n, 4, duplex=duplex))) == len(leased.shape.cables)
 
 
 def test_a_broken_link_costs_a_detour_now_or_dark_time_for_a_borrowed_one() -> None:
     lab = Lab(12, 4, planes=True)
     shape = find(MIXED, lab).shape
-    told = replan(shape, MIXED, lab, links=[(0, 1)], settle_s=0.025, link_up_s=5.67)
-    assert told.before_s == pytest.approx(iteration_s(shape, MIXED, lab))
-    assert told.reroute is not None and told.rewire is not None and told.why_not == ""
-    assert told.reroute.dark_s == 0 and told.reroute.iteration_s > told.before_s
-    assert told.rewire.name == "borrow a model parallel link" and told.rewire.dark_s == pytest.approx(5.695)
-    iterations = told.break_even_iterations
-    assert told.reroute.until_s(int(iterations)) < told.rewire.until_s(int(iterations))
-    assert told.reroute.until_s(int(iterations) + 1) > told.rewire.until_s(int(iterations) + 1)
+    notified = replan(shape, MIXED, lab, links=[(0, 1)], settle_s=0.025, link_up_s=5.67)
+    assert notified.before_s == pytest.approx(iteration_s(shape, MIXED, lab))
+    assert notified.reroute is not None and notified.rewire is not None and notified.why_not == ""
+    assert notified.reroute.dark_s == 0 and notified.reroute.iteration_s > notified.before_s
+    assert notified.rewire.name == "borrow a model parallel link" and notified.rewire.dark_s == pytest.approx(5.695)
+    iterations = notified.break_even_iterations
+    assert notified.reroute.until_s(int(iterations)) < notified.rewire.until_s(int(iterations))
+    assert notified.reroute.until_s(int(iterations) + 1) > notified.rewire.until_s(int(iterations) + 1)
 
 
 def test_ranks_without_links_to_borrow_exchange_one_of_each_for_one_of_theirs() -> None:
     lab = Lab(12, 4, planes=True)
     demand = Demand(12, (Group("dp", tuple(range(12)), 10**9),), np.zeros((12, 12)))
-    told = replan(find(demand, lab).shape, demand, lab, links=[(0, 1)], settle_s=0.025, link_up_s=5.67)
-    assert told.rewire is not None and told.rewire.name == "exchange two links"
-    assert (told.rewire.moves, told.rewire.dark_s) == (4, pytest.approx(5.695))
-    [other] = told.others
-    assert other.name == "rewire at the next checkpoint" and other.iteration_s > 1.1 * told.rewire.iteration_s
-    assert told.reroute is not None and told.before_s < told.rewire.iteration_s <= told.reroute.iteration_s
+    notified = replan(find(demand, lab).shape, demand, lab, links=[(0, 1)], settle_s=0.025, link_up_s=5.67)
+    assert notified.rewire is not None and notified.rewire.name == "exchange two links"
+    assert (notified.rewire.moves, notified.rewire.dark_s) == (4, pytest.approx(5.695))
+    [other] = notified.others
+    assert other.name == "rewire at the next checkpoint" and other.iteration_s > 1.1 * notified.rewire.iteration_s
+    assert notified.reroute is not None and notified.before_s < notified.rewire.iteration_s <= notified.reroute.iteration_s
 
 
 def test_going_round_a_broken_ring_of_one_takes_the_other_way_and_twice_the_time() -> None:
     lab = Lab(4, 2)
     demand = Demand(4, (Group("dp", (0, 1, 2, 3), 10**8),), np.zeros((4, 4)))
-    told = replan(find(demand, lab).shape, demand, lab, links=[(0, 1)])
-    assert told.reroute is not None and told.reroute.iteration_s == pytest.approx(2 * told.before_s)
-    assert told.rewire is None and "degree 1: a ring of 4" in told.why_not and told.break_even_iterations == inf
+    notified = replan(find(demand, lab).shape, demand, lab, links=[(0, 1)])
+    assert notified.reroute is not None and notified.reroute.iteration_s == pytest.approx(2 * notified.before_s)
+    assert notified.rewire is None and "degree 1: a ring of 4" in notified.why_not and notified.break_even_iterations == inf
 
 
 def test_without_a_host_rings_pass_it_by_and_the_rest_are_planned_anew() -> None:
-    told = replan(find(MIXED, Lab(12, 4)).shape, MIXED, Lab(12, 4), hosts=[3], settle_s=0.025, link_up_s=5.67)
-    assert told.reroute is not None and told.rewire is not None and told.rewire.moves > 0
-    assert told.rewire.iteration_s < told.reroute.iteration_s
-    assert told.break_even_iterations == pytest.approx(5.695 / (told.reroute.iteration_s - told.rewire.iteration_s))
+    notified = replan(find(MIXED, Lab(12, 4)).shape, MIXED, Lab(12, 4), hosts=[3], settle_s=0.025, link_up_s=5.67)
+    assert notified.reroute is not None and notified.rewire is not None and notified.rewire.moves > 0
+    assert notified.rewire.iteration_s < notified.reroute.iteration_s
+    assert notified.break_even_iterations == pytest.approx(5.695 / (notified.reroute.iteration_s - notified.rewire.iteration_s))
 
 
 def test_an_odd_rest_on_planes_is_planned_at_the_degree_it_can_have() -> None:
     lab = Lab(12, 4, planes=True)
-    told = replan(find(MIXED, lab).shape, MIXED, lab, hosts=[3])
-    assert told.rewire is not None and "22 duplex links among 11 hosts" in told.why_not
+    notified = replan(find(MIXED, lab).shape, MIXED, lab, hosts=[3])
+    assert notified.rewire is not None and "22 duplex links among 11 hosts" in notified.why_not
 
 
 def test_a_host_without_which_others_are_cut_off_leaves_only_rewiring() -> None:
     shape = Shape(4, 2, True, (), ((0, 1), (1, 2), (2, 3)))
     demand = Demand(4, (Group("dp", (0, 1, 2, 3), 10**8),), np.zeros((4, 4)))
-    told = replan(shape, demand, Lab(4, 2), hosts=[1])
-    assert told.reroute is None and "no path leads from rank 0 to rank 2" in told.why_not
-    assert told.rewire is not None and told.break_even_iterations == 0
+    notified = replan(shape, demand, Lab(4, 2), hosts=[1])
+    assert notified.reroute is None and "no path leads from rank 0 to rank 2" in notified.why_not
+    assert notified.rewire is not None and notified.break_even_iterations == 0
 
 
 def test_what_has_not_failed_or_leaves_nobody_is_refused() -> None:

@@ -17,11 +17,11 @@ Sides = tuple[int, ...]
 def boxes(sides: Sides, block: Sides, wanted: Sides) -> set[frozenset[Sides]]:
     """Every set of hosts that stand as the slice on the torus, beginning at a block's corner, however it is turned."""
     found = set()
-    for turned in set(permutations(wanted)):
-        if any(side % part or side > whole for side, part, whole in zip(turned, block, sides, strict=True)):
+    for rotated in set(permutations(wanted)):
+        if any(side % part or side > whole for side, part, whole in zip(rotated, block, sides, strict=True)):
             continue
         for corner in product(*(range(0, whole, part) for whole, part in zip(sides, block, strict=True))):
-            steps = product(*map(range, turned))
+            steps = product(*map(range, rotated))
             found.add(frozenset(tuple((c + s) % w for c, s, w in zip(corner, step, sides, strict=True)) for step in steps))
     return found
 
@@ -30,13 +30,13 @@ def exhaustive(sides: Sides, block: Sides, wanted: Sides, failures: int, reconfi
     """The share of all sets of failed hosts that leave a slice, each set looked at."""
     hosts = list(product(*map(range, sides)))
     corner = {host: tuple(at // part for at, part in zip(host, block, strict=True)) for host in hosts}
-    standing = boxes(sides, block, wanted)
+    state = boxes(sides, block, wanted)
     good = every = 0
     for failed in combinations(hosts, failures):
         out = {corner[host] for host in failed}
         whole = {host for host in hosts if corner[host] not in out}
         every += 1
-        good += len(whole) >= prod(wanted) if reconfigurable else any(box <= whole for box in standing)
+        good += len(whole) >= prod(wanted) if reconfigurable else any(box <= whole for box in state)
     return Fraction(good, every)
 
 
@@ -70,10 +70,10 @@ def test_the_hosts_named_for_a_slice_are_whole_and_none_are_named_where_none_is_
     machine = Machine(sides, block)
     form = Slice(machine, wanted)
     names = list(product(*map(range, sides)))
-    standing = boxes(sides, block, wanted)
+    state = boxes(sides, block, wanted)
     for failed in combinations(range(machine.hosts), 3):
         out = failed_blocks(machine, failed)
-        left = [box for box in standing if not any(machine.block_of(names.index(host)) in out for host in box)]
+        left = [box for box in state if not any(machine.block_of(names.index(host)) in out for host in box)]
         assert choices(form, failed, reconfigurable=False) == len(left)
         chosen = formed(form, failed, reconfigurable=False)
         assert bool(chosen) == bool(left) and (not chosen or frozenset(names[host] for host in chosen) in left)
@@ -93,7 +93,7 @@ def test_any_healthy_blocks_of_a_tpu_v4_outlive_blocks_that_must_stand_together(
 
 
 @pytest.mark.parametrize(
-    ("sides", "block", "wanted", "words"),
+    ("sides", "block", "wanted", "text"),
     [
         ((3, 4), (2, 2), (2, 2), "blocks of 2x2 do not fill a grid of 3x4"),
         ((3, 4), (1,), (2, 2), "blocks of 1 do not fill a grid of 3x4"),
@@ -102,8 +102,8 @@ def test_any_healthy_blocks_of_a_tpu_v4_outlive_blocks_that_must_stand_together(
         ((4, 4), (1, 1), (4, 5), "a slice of 4x5 has 20 hosts, the machine has 16 hosts of 4x4"),
     ],
 )
-def test_a_slice_that_no_machine_has_is_refused(sides: Sides, block: Sides, wanted: Sides, words: str) -> None:
-    with pytest.raises(Infeasible, match=words):
+def test_a_slice_that_no_machine_has_is_refused(sides: Sides, block: Sides, wanted: Sides, text: str) -> None:
+    with pytest.raises(Infeasible, match=text):
         Slice(Machine(sides, block), wanted)
 
 

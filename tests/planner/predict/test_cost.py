@@ -49,7 +49,7 @@ def test_two_tiers_and_one_save_what_they_leave_out() -> None:
 
 def test_traffic_between_rails_turns_within_its_domain() -> None:
     rails = Rails(12, 4, 300, 25)
-    assert (rails.way(0, 5), rails.way(0, 4), rails.way(0, 3), rails.way(0, 0)) == ((0, 1, 5), (0, 4), (0, 3), (0,))
+    assert (rails.path(0, 5), rails.path(0, 4), rails.path(0, 3), rails.path(0, 0)) == ((0, 1, 5), (0, 4), (0, 3), (0,))
     assert rails.domains[1] == (4, 5, 6, 7) and rails.rails[1] == (1, 5, 9)
 
 

@@ -57,12 +57,12 @@ FLOWS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(FLOWS)
 def test_spread_transfers_arrive_whole_and_no_single_choice_loads_links_less(found: list[tuple[int, list[list[int]]]]) -> None:
-    flows = [PairFlow(float(size), tuple(tuple(way) for way in ways)) for size, ways in found]
+    flows = [PairFlow(float(size), tuple(tuple(path) for path in paths)) for size, paths in found]
     shares = spread(flows, least=0.0)
     assert all(sum(part) == pytest.approx(1, abs=1e-5) and min(part) >= 0 for part in shares)
     fullest = max(pair_loads(flows, shares).values())
     for pick in range(3):
-        one = [tuple(float(k == pick % len(flow.ways)) for k in range(len(flow.ways))) for flow in flows]
+        one = [tuple(float(k == pick % len(flow.paths)) for k in range(len(flow.paths))) for flow in flows]
         assert fullest <= max(pair_loads(flows, one).values()) * (1 + 1e-4)
 
 

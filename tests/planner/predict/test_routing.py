@@ -46,10 +46,10 @@ def test_weights_of_routes_sum_to_one_and_paths_follow_links(n: int, seed: int, 
     shape = some_shape(n, seed, duplex)
     for routes in (even(shape), single(shape, seed=seed), k_shortest(shape, 3)):
         assert set(routes.paths) == {(a, b) for a in range(n) for b in range(n) if a != b}
-        for (src, dst), ways in routes.paths.items():
-            assert sum(weight for _, weight in ways) == pytest.approx(1)
-            assert len({path for path, _ in ways}) == len(ways)
-            for path, _ in ways:
+        for (src, dst), paths in routes.paths.items():
+            assert sum(weight for _, weight in paths) == pytest.approx(1)
+            assert len({path for path, _ in paths}) == len(paths)
+            for path, _ in paths:
                 assert path[0] == src and path[-1] == dst and len(set(path)) == len(path)
                 assert all(shape.adjacency[step] for step in pairwise(path))
 
@@ -94,7 +94,7 @@ def test_published_routing_is_coin_change_in_the_group_and_k_shortest_for_other_
     assert routes.paths[0, 2] == (((0, 1, 2), 1.0),)  # coins 1 + 1
     assert [path for path, _ in routes.paths[0, 6]] == [(0, 1, 6), (0, 5, 6)]
     released = find(Demand(12, (Group("dp", tuple(range(12)), 10**9),), wire), Lab(12, 4), rules="artifact")
-    assert all(len(ways) == 1 for ways in planned(released, wire, seed=4).paths.values())
+    assert all(len(paths) == 1 for paths in planned(released, wire, seed=4).paths.values())
     assert planned(released, wire, seed=4).paths == planned(released, wire, seed=4).paths
 
 
@@ -126,7 +126,7 @@ def test_channels_round_a_one_way_ring_wait_for_each_other() -> None:
 def test_within_a_class_no_channels_wait_in_a_circle(n: int, seed: int, duplex: bool) -> None:
     routes = even(some_shape(n, seed, duplex))
     classes = lossless_classes(routes)
-    assert set(classes) == {path for ways in routes.paths.values() for path, _ in ways}
+    assert set(classes) == {path for paths in routes.paths.values() for path, _ in paths}
     for number in set(classes.values()):
         mine = {(path[0], path[-1], i): ((path, 1.0),) for i, path in enumerate(classes) if classes[path] == number}
         assert deadlock(Routes(n, mine)) == ()  # type: ignore[arg-type]

@@ -90,8 +90,8 @@ def test_even_division_is_never_better_than_the_best() -> None:
 def test_links_that_must_fail_before_a_rank_is_cut_off() -> None:
     assert [survives(shape) for shape in (ring(6), ring(6, duplex=False), circulant(12, (1, 5)), hypercube(4))] == [2, 1, 4, 4]
     assert survives(graph(4, [(0, 1), (1, 2), (2, 3)])) == 1
-    ways = [(0, 1), (0, 1), (0, 2), (0, 2), (1, 2), (1, 2), (2, 1), (2, 1), (1, 0)]
-    assert survives(graph(3, ways, duplex=False)) == 1 == survives(graph(3, [way[::-1] for way in ways], duplex=False))
+    paths = [(0, 1), (0, 1), (0, 2), (0, 2), (1, 2), (1, 2), (2, 1), (2, 1), (1, 0)]
+    assert survives(graph(3, paths, duplex=False)) == 1 == survives(graph(3, [path[::-1] for path in paths], duplex=False))
     assert survives(Shape(4, 4, True, (Ring("a", (0, 1, 2, 3)), Ring("a", (0, 1, 2, 3))))) == 4
 
 
@@ -117,4 +117,4 @@ def test_no_topology_of_this_degree_has_fewer_hops() -> None:
 def test_a_score_says_in_which_figures_it_is_better() -> None:
     demand, lab = Demand(12, WHOLE.groups, all_to_all(12)), Lab(12, 4)
     near, far = (score(circulant(12, steps), demand, lab) for steps in ((2, 3), (1, 5)))
-    assert near.beats(far) == ("mp_s", "hops", "diameter") and far.beats(near) == ()
+    assert near.better_than(far) == ("mp_s", "hops", "diameter") and far.better_than(near) == ()

@@ -9,7 +9,7 @@ import pytest
 
 from planner.model.demand import Demand, Group, Infeasible
 from planner.model.shape import Lab
-from planner.schedule.periodic import Periodic, Turning, direct, fitted, mean_s, parts, ring_mean_s
+from planner.schedule.periodic import Periodic, RoutedSlots, direct, fitted, mean_s, parts, ring_mean_s
 from planner.schedule.round_robin import round_robin as matchings
 from planner.schedule.round_robin import round_robin_slots
 from tests.planner.predict.test_routing import all_to_all
@@ -77,9 +77,9 @@ def stepped(schedule: Periodic, loads: np.ndarray, rate: float, begin_s: float, 
 def test_a_phase_ends_when_its_last_pair_has_had_light_for_long_enough(begin_s: float, size: float) -> None:
     lab = Lab(6, 2, 1.0)
     slots = round_robin_slots(lab)
-    schedule, turning = Periodic(slots, 0.1, 0.02), Turning(direct(slots), 0.1, 0.02)
+    schedule, routed = Periodic(slots, 0.1, 0.02), RoutedSlots(direct(slots), 0.1, 0.02)
     loads = np.random.default_rng(1).random((6, 6)) * (1 - np.eye(6)) * size * RATE
-    found = turning.end_s(loads, RATE, begin_s)
+    found = routed.end_s(loads, RATE, begin_s)
     assert found == pytest.approx(stepped(schedule, loads, RATE, begin_s), abs=2.5e-3)
     assert found - begin_s <= schedule.phase_s(loads, RATE) + 0.12, "whole cycles, and the slot it began in"
 
@@ -88,19 +88,19 @@ def test_iterations_that_follow_each_other_take_no_more_than_whole_cycles() -> N
     lab = Lab(12, 4, 1.0)
     demand = Demand(12, (Group("g", tuple(range(12)), int(0.12 * RATE)),), np.zeros((12, 12)), 0.05)
     schedule = round_robin(lab, dwell_s=0.1, dark_s=0.02)
-    turning = Turning(direct(schedule.slots), 0.1, 0.02)
-    transfers_s, sums_s = mean_s(turning, turning, demand, RATE)
+    routed = RoutedSlots(direct(schedule.slots), 0.1, 0.02)
+    transfers_s, sums_s = mean_s(routed, routed, demand, RATE)
     assert transfers_s == 0.0
     assert 0.6 * schedule.iteration_s(demand, lab) < demand.compute_s + sums_s < schedule.iteration_s(demand, lab)
     with pytest.raises(Infeasible, match="never meets"):
-        mean_s(turning, Turning(turning.shares[:1], 0.1, 0.02), demand, RATE)
+        mean_s(routed, RoutedSlots(routed.shares[:1], 0.1, 0.02), demand, RATE)
 
 
 def test_a_long_phase_is_a_multiple_of_a_part_of_it() -> None:
     lab = Lab(6, 2, 1.0)
-    turning = Turning(direct(round_robin_slots(lab)), 0.01, 0.002)
+    routed = RoutedSlots(direct(round_robin_slots(lab)), 0.01, 0.002)
     loads = np.random.default_rng(1).random((6, 6)) * (1 - np.eye(6)) * RATE
-    assert turning.end_s(loads * 4, RATE, 0.0) == pytest.approx(
+    assert routed.end_s(loads * 4, RATE, 0.0) == pytest.approx(
         stepped(Periodic(round_robin_slots(lab), 0.01, 0.002), loads * 4, RATE, 0.0), rel=0.02
     )
 
@@ -112,45 +112,45 @@ def test_where_hosts_forward_nobody_waits_and_every_link_carries_more() -> None:
     still[0, 0, 1] = 1.0
     loads = np.zeros((3, 3))
     loads[0, 1] = loads[0, 2] = loads[1, 2] = 0.05
-    assert Turning((chain, still), 0.2, 0.1).end_s(loads, 1.0, 0.0) == pytest.approx(0.1)
-    assert Turning((chain, still), 0.2, 0.1).end_s(loads, 1.0, 0.3) == pytest.approx(0.6 + 0.1)
-    assert Turning((chain, still), 0.05, 0.1).end_s(loads, 1.0, 0.0) == pytest.approx(0.3 + 0.05)
+    assert RoutedSlots((chain, still), 0.2, 0.1).end_s(loads, 1.0, 0.0) == pytest.approx(0.1)
+    assert RoutedSlots((chain, still), 0.2, 0.1).end_s(loads, 1.0, 0.3) == pytest.approx(0.6 + 0.1)
+    assert RoutedSlots((chain, still), 0.05, 0.1).end_s(loads, 1.0, 0.0) == pytest.approx(0.3 + 0.05)
 
 
 def test_links_that_stay_carry_through_the_dark() -> None:
-    ways = np.zeros((2, 3, 3))
-    ways[0, 0, 1] = ways[1, 1, 2] = 1.0
+    paths = np.zeros((2, 3, 3))
+    paths[0, 0, 1] = paths[1, 1, 2] = 1.0
     stays = np.zeros((1, 3, 3))
     stays[0, 0, 1] = 1.0
-    turning = Turning((ways, ways), 0.2, 0.1, (stays, stays))
+    routed = RoutedSlots((paths, paths), 0.2, 0.1, (stays, stays))
     loads = np.zeros((3, 3))
     loads[0, 1] = 0.8
-    assert turning.end_s(loads, 1.0, 0.05) == pytest.approx(0.85), "all the time"
+    assert routed.end_s(loads, 1.0, 0.05) == pytest.approx(0.85), "all the time"
     loads[0, 1], loads[1, 2] = 0.0, 0.3
-    assert turning.end_s(loads, 1.0, 0.25) == pytest.approx(0.7), "the other waits for the next slot, and the one after"
+    assert routed.end_s(loads, 1.0, 0.25) == pytest.approx(0.7), "the other waits for the next slot, and the one after"
 
 
 def test_a_ring_waits_for_each_of_its_links_and_each_part_for_the_one_before() -> None:
     ring = np.zeros((4, 4, 4))
     for rank in range(4):
         ring[rank, rank, (rank + 1) % 4] = 1.0
-    lit = Turning((ring,), 1.0, 0.0)
+    lit = RoutedSlots((ring,), 1.0, 0.0)
     assert lit.ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(0.6), "2 (k - 1) / k of the buffer"
     assert lit.ring_end_s(range(4), 0.4, 1.0, 7.95) == pytest.approx(8.55)
-    assert Turning((ring,), 0.25, 0.05).ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(0.6 + 2 * 0.05)
+    assert RoutedSlots((ring,), 0.25, 0.05).ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(0.6 + 2 * 0.05)
     even, odd = ring.copy(), ring.copy()
     even[[1, 3]], odd[[0, 2]] = 0.0, 0.0
-    turns = Turning((even, odd), 0.5, 0.1)
+    steps = RoutedSlots((even, odd), 0.5, 0.1)
     # Ranks 0 and 2 send step 1 in slot 0; 1 and 3 steps 1 and 2 in slot 1; 0 and 2 steps 2 and 3; ...; 0 and 2 step 6 in slot 6.
-    assert turns.ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(6 * 0.6 + 0.1)
-    assert ring_mean_s(turns, [range(4)], 0.4, 1.0, compute_s=0.0) == pytest.approx(3.6, rel=0.05)
+    assert steps.ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(6 * 0.6 + 0.1)
+    assert ring_mean_s(steps, [range(4)], 0.4, 1.0, compute_s=0.0) == pytest.approx(3.6, rel=0.05)
     # Light for a part and a half: what came in of a part goes on before the rest of it.
-    assert Turning((even, odd), 0.15, 0.1).ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(8 * 0.25 + 0.05)
+    assert RoutedSlots((even, odd), 0.15, 0.1).ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(8 * 0.25 + 0.05)
     with pytest.raises(Infeasible, match="rank 1 never meets rank 2"):
-        Turning((even,), 0.5, 0.1).ring_end_s(range(4), 0.4, 1.0, 0.0)
+        RoutedSlots((even,), 0.5, 0.1).ring_end_s(range(4), 0.4, 1.0, 0.0)
 
 
 def test_steps_of_a_ring_that_share_a_link_are_slower_by_as_much() -> None:
     shared = np.zeros((2, 3, 3))
     shared[0, 0, 1] = shared[0, 1, 2] = shared[1, 2, 0] = 1.0
-    assert Turning((shared,), 10.0, 0.0).ring_end_s(range(3), 0.3, 1.0, 0.0) == pytest.approx(0.8)
+    assert RoutedSlots((shared,), 10.0, 0.0).ring_end_s(range(3), 0.3, 1.0, 0.0) == pytest.approx(0.8)

@@ -74,9 +74,9 @@ def test_groups_of_the_same_ranks_are_summed_and_names_stay_apart() -> None:
 def test_a_search_ends_when_patience_does_however_much_it_may_try() -> None:
     for rules in ("paper", "artifact"):
         found = alternate(MODEL, Lab(N, 4), N, budget=10**8, patience=200, rules=rules)
-        assert all(200 <= told.tried < 10**6 for told in found.rounds) and not found.stopped
+        assert all(200 <= notified.tried < 10**6 for notified in found.rounds) and not found.stopped
         assert found.iteration_s <= alternate(MODEL, Lab(N, 4), N, budget=100, rules=rules).iteration_s
-    assert [told.tried for told in alternate(MODEL, Lab(N, 4), N, budget=80).rounds] == [80] * 2, "the budget holds, too"
+    assert [notified.tried for notified in alternate(MODEL, Lab(N, 4), N, budget=80).rounds] == [80] * 2, "the budget holds, too"
     with pytest.raises(Infeasible, match="patience 0"):
         alternate(MODEL, Lab(N, 4), N, patience=0)
 
@@ -101,12 +101,12 @@ def test_who_watches_sees_it_get_better_and_may_take_the_best_so_far() -> None:
 
 
 def test_a_seed_gives_the_same_search() -> None:
-    def told(found: Alternation) -> str:
+    def shown(found: Alternation) -> str:
         return repr((found.strategy, found.iteration_s, found.rounds, found.finding.shape))
 
     for rules in ("paper", "artifact"):
         one, other = (alternate(MODEL, Lab(N, 4), N, seed=7, budget=80, rules=rules) for _ in range(2))
-        assert told(one) == told(other)
+        assert shown(one) == shown(other)
 
 
 def test_groups_apart_still_get_a_topology_other_strategies_can_use() -> None:
@@ -140,9 +140,9 @@ def read(name: str, **changed: object) -> Workload:
 @pytest.mark.parametrize("name", ["dlrm.yaml", "bert.yaml", "moe.yaml", "vgg16.yaml"])
 def test_the_first_options_of_a_workload_are_the_workload(name: str) -> None:
     workload = read(name)
-    there, made = demand(workload), together(workload.ranks, parts(workload), [0] * len(parts(workload)))
-    assert made.mp == pytest.approx(there.mp) and made.compute_s == there.compute_s
-    assert {(g.members, g.bytes) for g in made.groups} == {(g.members, g.bytes) for g in there.groups}
+    other, made = demand(workload), together(workload.ranks, parts(workload), [0] * len(parts(workload)))
+    assert made.mp == pytest.approx(other.mp) and made.compute_s == other.compute_s
+    assert {(g.members, g.bytes) for g in made.groups} == {(g.members, g.bytes) for g in other.groups}
 
 
 def test_tables_can_be_placed_or_replicated_and_transformers_split() -> None:

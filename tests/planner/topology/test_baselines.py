@@ -102,15 +102,15 @@ def test_a_twisted_torus_is_as_square_as_it_can_be_with_a_side_to_twist_along(n:
 
 
 @pytest.mark.parametrize(
-    ("lab", "words"),
+    ("lab", "text"),
     [
         (Lab(9, 4), "9 ranks of degree 4 make no duplex twisted torus"),
         (Lab(12, 2), "12 ranks of degree 2 make no duplex twisted torus"),
         (Lab(12, 4, duplex=False), "make no duplex twisted torus"),
     ],
 )
-def test_ranks_that_make_no_twisted_torus_are_refused(lab: Lab, words: str) -> None:
-    with pytest.raises(Infeasible, match=words):
+def test_ranks_that_make_no_twisted_torus_are_refused(lab: Lab, text: str) -> None:
+    with pytest.raises(Infeasible, match=text):
         twisted_torus(lab)
     with pytest.raises(Infeasible, match="a torus of 3x3 has no longer side to twist along"):
         twisted_of(3, 3)

@@ -63,14 +63,14 @@ def load_by_programs(shape: Shape) -> float:
         worst = 0.0
         for u in range(shape.n):
             shards = np.flatnonzero(shape.hops[:, u] == step)
-            ways = [(i, k) for i, v in enumerate(shards) for k, w in enumerate(incoming[u]) if shape.hops[v, w] == step - 1]
-            if not ways:
+            paths = [(i, k) for i, v in enumerate(shards) for k, w in enumerate(incoming[u]) if shape.hops[v, w] == step - 1]
+            if not paths:
                 continue
-            whole, full = np.zeros((len(shards), len(ways) + 1)), np.zeros((len(incoming[u]), len(ways) + 1))
-            for column, (i, k) in enumerate(ways):
+            whole, full = np.zeros((len(shards), len(paths) + 1)), np.zeros((len(incoming[u]), len(paths) + 1))
+            for column, (i, k) in enumerate(paths):
                 whole[i, column] = full[k, column] = 1
             full[:, -1] = -1
-            aim = np.zeros(len(ways) + 1)
+            aim = np.zeros(len(paths) + 1)
             aim[-1] = 1
             worst = max(worst, linprog(aim, A_ub=full, b_ub=np.zeros(len(full)), A_eq=whole, b_eq=np.ones(len(shards))).fun)
         total += worst
@@ -193,9 +193,9 @@ def test_a_size_nothing_is_known_for_is_refused() -> None:
 
 def test_an_all_reduce_is_a_gather_there_and_back() -> None:
     assert allreduce(circulant(12, (2, 3))) == Cost(4, Fraction(11, 6))
-    turned = graph(12, [(b, a) for a, b in kautz(2, 12).links], duplex=False)
+    rotated = graph(12, [(b, a) for a, b in kautz(2, 12).links], duplex=False)
     assert allreduce(kautz(2, 12)) == Cost(
-        cost(kautz(2, 12)).steps + cost(turned).steps, cost(kautz(2, 12)).load + cost(turned).load
+        cost(kautz(2, 12)).steps + cost(rotated).steps, cost(kautz(2, 12)).load + cost(rotated).load
     )
 
 

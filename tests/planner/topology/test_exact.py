@@ -22,8 +22,8 @@ def whole(n: int, between: float = 1e6) -> Demand:
 
 
 def edges(shape: Shape, orders: tuple[tuple[int, ...], ...], left: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-    ways = [step for order in orders for step in pairwise((*order, order[0]))] + list(left)
-    return sorted((min(way), max(way)) if shape.duplex else way for way in ways)
+    paths = [step for order in orders for step in pairwise((*order, order[0]))] + list(left)
+    return sorted((min(path), max(path)) if shape.duplex else path for path in paths)
 
 
 @pytest.mark.parametrize("shape", [circulant(12, (2, 3)), circulant(16, (2, 6, 7)), bipartite(4), complete(7), complete(8)])
@@ -93,7 +93,7 @@ def test_uneven_traffic_is_brought_nearer_than_by_any_circulant() -> None:
         traffic[a, b] = traffic[b, a] = 1e7
     found = search(Demand(12, whole(12).groups, traffic), Lab(12, 4))
     assert found.best[0].score.hops == 1 and found.best[0].score.mp_s == min(c.score.mp_s for c in found.best)
-    assert found.totient is not None and found.best[0].score.beats(found.totient.score)
+    assert found.totient is not None and found.best[0].score.better_than(found.totient.score)
 
 
 def test_nobody_on_the_list_is_beaten_by_another_on_it_in_everything() -> None:
@@ -104,7 +104,7 @@ def test_nobody_on_the_list_is_beaten_by_another_on_it_in_everything() -> None:
         for other in found.best:
             if one is not other:
                 mine, its = one.score, other.score
-                assert mine.beats(its) or (mine.worst_diameter or 12) < (its.worst_diameter or 12)
+                assert mine.better_than(its) or (mine.worst_diameter or 12) < (its.worst_diameter or 12)
 
 
 def test_one_way_links_are_searched_too() -> None:
@@ -122,10 +122,10 @@ def test_a_search_too_large_or_for_a_lab_that_carries_nothing_is_refused() -> No
 
 
 def test_a_seed_gives_the_same_list() -> None:
-    def told(found: Findings) -> str:
+    def shown(found: Findings) -> str:
         return repr([(candidate.name, candidate.shape, candidate.score, candidate.by) for candidate in found.best])
 
-    assert told(search(whole(8), Lab(8, 3), seed=2)) == told(search(whole(8), Lab(8, 3), seed=2))
+    assert shown(search(whole(8), Lab(8, 3), seed=2)) == shown(search(whole(8), Lab(8, 3), seed=2))
 
 
 def test_parallel_links_go_to_different_rings() -> None:
@@ -140,9 +140,9 @@ def test_parallel_links_go_to_different_rings() -> None:
 def test_more_ranks_than_can_be_searched_are_told_why_what_is_proven_and_which_method_answers() -> None:
     with pytest.raises(Infeasible) as caught:
         search(whole(20), Lab(20, 3))
-    words = f"{caught.value.condition}, {caught.value.alternative}"
-    assert "among 20 ranks: it ends at 16, as it weighs each of the 2^20 sets of destinations" in words
-    assert "diameter 3, 2.368 mean hops; no graph has a diameter below 3 or fewer mean hops than 2.368" in words
+    text = f"{caught.value.condition}, {caught.value.alternative}"
+    assert "among 20 ranks: it ends at 16, as it weighs each of the 2^20 sets of destinations" in text
+    assert "diameter 3, 2.368 mean hops; no graph has a diameter below 3 or fewer mean hops than 2.368" in text
     with pytest.raises(Infeasible) as caught:
         search(whole(19), Lab(19, 3))
     assert caught.value.alternative == "take the method `topoopt`, or fewer ranks"

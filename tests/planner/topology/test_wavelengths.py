@@ -104,7 +104,7 @@ def test_the_way_round_never_fills_the_fullest_stretch_more_than_the_shorter_way
     spans = routed(pairs, n)
     for (a, b), span in zip(pairs, spans, strict=True):
         assert {span.start, (span.start + span.length) % n} == {a, b}
-    best = min(max(cuts(way, n)) for way in product(*((Span(a, (b - a) % n), Span(b, (a - b) % n)) for a, b in pairs)))
+    best = min(max(cuts(path, n)) for path in product(*((Span(a, (b - a) % n), Span(b, (a - b) % n)) for a, b in pairs)))
     assert best <= max(cuts(spans, n)) <= max(best + 1, 1)
     assert max(cuts(spans, n)) <= first_fit(pairs, n).cut
 

@@ -22,7 +22,7 @@ from optics import Locked, TestbedError
 from orchestrator.background.kind import StateFile
 from orchestrator.queue.process import QUEUE
 from orchestrator.services.guard.process import GUARD, GuardState, recovers_as
-from orchestrator.services.schedule.process import TURNER
+from orchestrator.services.schedule.process import SCHEDULER
 
 
 def state(**more: object) -> GuardState:
@@ -33,8 +33,8 @@ def test_what_a_guard_says_is_read_by_others_and_what_it_left_when_it_is_gone(tm
     path = tmp_path / "guard" / "lab@ann.json"
     assert GUARD.read(path) is None
     with StateFile(GUARD, path, state()) as file:
-        file.say(state(around=("gpu01:p1--gpu02:p1", "gpu02:p2--gpu03:p2"), generation=9))
-        file.say(state(around=("gpu01:p1--gpu02:p1",), generation=10, silent=("gpu04",)))
+        file.emit(state(around=("gpu01:p1--gpu02:p1", "gpu02:p2--gpu03:p2"), generation=9))
+        file.emit(state(around=("gpu01:p1--gpu02:p1",), generation=10, silent=("gpu04",)))
         seen = GUARD.read(path)
         assert seen is not None and seen.alive and (seen.generation, seen.silent) == (10, ("gpu04",))
         assert "traffic is rerouted around gpu01:p1--gpu02:p1 (generation 10)" in str(seen)
@@ -71,7 +71,7 @@ class Places:
         self.data_dir, self.user, self.owner = folder, "ann", "ann"
 
 
-KINDS: list[Any] = [GUARD, TURNER, ADAPTER, COORDINATOR, QUEUE]
+KINDS: list[Any] = [GUARD, SCHEDULER, ADAPTER, COORDINATOR, QUEUE]
 
 
 def hold(folder: Path, ready: Connection, kind: Any = GUARD) -> None:
@@ -84,8 +84,8 @@ def hold(folder: Path, ready: Connection, kind: Any = GUARD) -> None:
 def test_stopping_waits_until_the_guard_is_gone_and_none_running_is_no_error(tmp_path: Path) -> None:
     places = Places(tmp_path)
     assert GUARD.stop(places, "lab/ann") is None  # type: ignore[arg-type]
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, there))
+    here, other = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, other))
     process.start()
     assert here.recv() == "held"
     stopped = GUARD.stop(places, "lab/ann")  # type: ignore[arg-type]
@@ -93,15 +93,15 @@ def test_stopping_waits_until_the_guard_is_gone_and_none_running_is_no_error(tmp
     process.join(5)
     assert GUARD.stop(places, "lab/ann") is None  # type: ignore[arg-type]
     here.close()
-    there.close()
+    other.close()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("text", [b"\xff\xfe no JSON", b"[1]\n", b'{"pid": "12", "state": "watching"}\n', b'{"log": 7}\n'])
 def test_a_process_whose_file_is_damaged_is_still_seen_and_stopped(tmp_path: Path, kind: Any, text: bytes) -> None:
     places = Places(tmp_path)
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, there, kind))
+    here, other = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, other, kind))
     process.start()
     try:
         assert here.recv() == "held"
@@ -118,7 +118,7 @@ def test_a_process_whose_file_is_damaged_is_still_seen_and_stopped(tmp_path: Pat
         process.kill()
         process.join()
         here.close()
-        there.close()
+        other.close()
 
 
 def test_a_process_whose_file_is_damaged_and_whose_lock_tells_nothing_is_not_passed_over(

@@ -28,12 +28,12 @@ from orchestrator.session import Command, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.generations import generation_owners, next_generation
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import hold, locks_of, who
 from orchestrator.store.scope import Scope, reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
-from tests.change.glasslab import Glass
+from tests.change.fibrelab import FibrePlant
 from tests.hosts.parts import OwnParts
 from tests.properties.labs import lab, macs, name
 
@@ -56,7 +56,7 @@ class Committers(OwnParts):
         self.before: dict[str, int | None] = {}
         self.staged: dict[str, dict[int, Rules]] = {host: {PLANNED: frozenset()} for host in HERE.hosts}
         self.up = {port: True for link in LINKS for port in (link.a, link.b)}
-        self.gone: set[str] = set()
+        self.lost: set[str] = set()
         self.deaf = False
         self.pending: set[str] = set()
 
@@ -64,12 +64,12 @@ class Committers(OwnParts):
         """Light at both ends comes or goes."""
         for port in (link.a, link.b):
             self.up[port] = up
-            if port.host not in self.gone:
+            if port.host not in self.lost:
                 values = {"port": port.number, "carrier": up}
                 self.queue.put_nowait(HostEvent(port.host, "link", time.monotonic_ns(), values))
 
     def lose(self, host: str) -> None:
-        self.gone.add(host)
+        self.lost.add(host)
         self.queue.put_nowait(HostEvent(host, "lost", time.monotonic_ns(), {"error": "no route to host"}))
 
     def subscribe(self) -> asyncio.Queue[HostEvent]:
@@ -84,16 +84,16 @@ class Committers(OwnParts):
         return Hello(host, True, active=self.active[host], staged=tuple(self.staged[host]), pending_s=pending)
 
     async def connect(self, names: Collection[str], timeout_s: float = 1.0) -> Mapping[str, Hello | TestbedError]:
-        return {n: Unreachable(f"{n}: no route to host") if n in self.gone else self.hello(n) for n in names}
+        return {n: Unreachable(f"{n}: no route to host") if n in self.lost else self.hello(n) for n in names}
 
     async def greet(self, names: Collection[str]) -> Mapping[str, Hello]:
         return {n: self.hello(n) for n in names}
 
     def attached(self) -> tuple[str, ...]:
-        return tuple(n for n in self.active if n not in self.gone)
+        return tuple(n for n in self.active if n not in self.lost)
 
     def macs(self) -> Mapping[HostPort, Macs]:
-        return {port: mac for port, mac in macs(HERE).items() if port.host not in self.gone}
+        return {port: mac for port, mac in macs(HERE).items() if port.host not in self.lost}
 
     async def watch_links(self, names: Collection[str]) -> Mapping[HostPort, bool]:
         return {port: up for port, up in self.up.items() if port.host in names}
@@ -108,7 +108,7 @@ class Committers(OwnParts):
 
     async def commit(self, number: int, names: Collection[str], revert_after_s: float) -> Mapping[str, Committed]:
         for host in names:
-            assert number in self.staged[host] and host not in self.gone
+            assert number in self.staged[host] and host not in self.lost
             self.before[host], self.active[host] = self.active[host], number
             self.pending.add(host)
         return {host: Committed(host, number, None, time.monotonic_ns(), 1) for host in names}
@@ -132,13 +132,13 @@ class Bench:
         places = {f"TESTBED_{n}_DIR": str(folder / n.lower()) for n in ("DATA", "STATE", "LOCK")}
         self.settings: Settings = load(env=places, cwd=folder)
         self.store = Store(self.settings.store_path, durable=False)
-        self.key, self.slice = key_of(HERE), slice_of(HERE, self.settings)
+        self.key, self.tenancy = key_of(HERE), tenancy_of(HERE, self.settings)
         self.hosts = Committers()
-        self.said: list[dict[str, Any]] = []
-        glass = Glass(HERE)
+        self.reported: list[dict[str, Any]] = []
+        light = FibrePlant(HERE)
         for device, held in settings_of(circuits(LINKS, HERE)).items():
-            glass.devices[device].held = held
-        monkeypatch.setattr(devices, "open_driver", lambda lab, name: glass.devices[name])
+            light.devices[device].held = held
+        monkeypatch.setattr(devices, "open_driver", lambda lab, name: light.devices[name])
         self.run = self.store.new_run("up", self.key, plan_name="ring", user=self.settings.user, owner=self.settings.owner)
         self.run.finish("ok")
         while next_generation(self.store, self.key, self.settings.owner, self.run.id) < PLANNED:
@@ -148,16 +148,16 @@ class Bench:
     def bring_up(self, generation: int = PLANNED, links: tuple[Link, ...] = LINKS) -> None:
         listed = UpState(tuple(links))
         self.store.set_current(
-            self.slice, self.run.id, plan_name="ring", plan_sha="x", plan_text=TEXT, up=listed, generation=generation
+            self.tenancy, self.run.id, plan_name="ring", plan_sha="x", plan_text=TEXT, up=listed, generation=generation
         )
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.said if event["event"] == kind]
+        return [event for event in self.reported if event["event"] == kind]
 
     async def until(self, look: Callable[[], object], limit_s: float = 5.0) -> None:
         give_up = time.monotonic() + limit_s
         while not look():
-            assert time.monotonic() < give_up, [event["words"] for event in self.said]
+            assert time.monotonic() < give_up, [event["message"] for event in self.reported]
             await asyncio.sleep(0.005)
 
     def watch(self, story: Callable[[], Awaitable[None]], options: GuardOptions | None = None) -> None:
@@ -165,11 +165,16 @@ class Bench:
 
         async def both() -> None:
             session = Session(HERE, Path("inventory"), {}, cast(Any, self.hosts))
-            path = GUARD.path(self.settings, self.slice)
+            path = GUARD.path(self.settings, self.tenancy)
             with StateFile(GUARD, path, GUARD.own(self.settings)) as file:
                 chosen = options or GuardOptions(look_s=0.05, hold_s=0.05)
                 watcher = Guard(
-                    session, Command(Silent(), self.store, self.settings), file, lambda e: self.said.append(dict(e)), chosen, 1.0
+                    session,
+                    Command(Silent(), self.store, self.settings),
+                    file,
+                    lambda e: self.reported.append(dict(e)),
+                    chosen,
+                    1.0,
                 )
                 task = asyncio.create_task(watcher.watch())
                 try:
@@ -223,11 +228,11 @@ def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up
             with bench.store.transaction() as db:
                 db.execute("UPDATE locks SET pid=1, process='', host='elsewhere'")
             await bench.until(lambda: bench.events("standing back"))
-            assert "up other" in bench.events("standing back")[0]["words"]
+            assert "up other" in bench.events("standing back")[0]["message"]
             await asyncio.sleep(0.3)
             assert not bench.events("dark") and bench.store.history(limit=1)[0].id == newest
             bench.store.set_current(
-                bench.slice,
+                bench.tenancy,
                 bench.run.id,
                 plan_name="less",
                 plan_sha="x",
@@ -252,7 +257,7 @@ def test_new_routes_that_carry_nothing_are_taken_back_and_tried_again(bench: Ben
         bench.hosts.light(LINKS[2], False)
         await bench.until(lambda: bench.events("failed"))
         assert set(bench.hosts.active.values()) == {PLANNED} and not bench.hosts.pending
-        assert "pairs do not answer" in bench.events("failed")[0]["words"]
+        assert "pairs do not answer" in bench.events("failed")[0]["message"]
         assert bench.store.history(limit=1)[0].status == "failed"
         assert not bench.store.unfinished(bench.key, bench.settings.owner), "there is nothing for an operator to continue"
         bench.hosts.deaf = False
@@ -268,7 +273,7 @@ def test_hosts_that_run_somebody_elses_routes_are_left_alone(bench: Bench) -> No
     async def story() -> None:
         bench.hosts.light(LINKS[2], False)
         await bench.until(lambda: bench.events("failed"))
-        assert f"gpu02 runs generation {other} of bob" in bench.events("failed")[0]["words"]
+        assert f"gpu02 runs generation {other} of bob" in bench.events("failed")[0]["message"]
         assert bench.hosts.active["gpu02"] == other and bench.hosts.active["gpu01"] == PLANNED
 
     bench.watch(story)
@@ -280,8 +285,8 @@ def test_a_lost_host_is_said_the_others_are_told_and_it_follows_when_it_is_back(
         await bench.until(lambda: bench.events("host lost"))
         bench.hosts.light(LINKS[0], False)
         await bench.until(lambda: bench.events("rerouted"))
-        assert bench.hosts.active["gpu04"] == PLANNED and "gpu04 does not answer" in bench.events("rerouted")[0]["words"]
-        bench.hosts.gone.clear()
+        assert bench.hosts.active["gpu04"] == PLANNED and "gpu04 does not answer" in bench.events("rerouted")[0]["message"]
+        bench.hosts.lost.clear()
         await bench.until(lambda: bench.events("host back"))
         await bench.until(lambda: bench.hosts.active["gpu04"] not in (None, PLANNED))
         assert len(set(bench.hosts.active.values())) == 1
@@ -293,10 +298,10 @@ def test_a_host_that_comes_back_while_the_others_are_rerouted_follows_them(bench
     monkeypatch.setattr("orchestrator.services.guard.carriers.RECONNECT_S", (0.01,))
     probe = bench.hosts.probe
 
-    async def meanwhile(*words: Any, **more: Any) -> Any:
-        bench.hosts.gone.clear()
+    async def meanwhile(*argv: Any, **more: Any) -> Any:
+        bench.hosts.lost.clear()
         await bench.until(lambda: bench.events("host back"))
-        return await probe(*words, **more)
+        return await probe(*argv, **more)
 
     async def story() -> None:
         bench.hosts.lose("gpu04")
@@ -331,7 +336,7 @@ def test_a_guard_that_comes_back_finds_its_detour_in_place_and_only_undoes_it(be
     again = bench.settings.store_path
     bench.watch(first)
     bench.store = Store(again, durable=False)
-    bench.said.clear()
+    bench.reported.clear()
     runs = len(bench.store.history(limit=0))
 
     async def second() -> None:
@@ -349,7 +354,7 @@ def test_when_the_plan_is_taken_down_the_guard_ends(bench: Bench, monkeypatch: p
     monkeypatch.setattr(guarding, "TICK_S", 0.02)
 
     async def story() -> None:
-        bench.store.clear_current(bench.slice)
+        bench.store.clear_current(bench.tenancy)
         await bench.until(lambda: bench.events("down"))
 
     bench.watch(story)
@@ -357,15 +362,15 @@ def test_when_the_plan_is_taken_down_the_guard_ends(bench: Bench, monkeypatch: p
 
 def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(bench: Bench) -> None:
     """Routes that the guard would confirm would make them forget that they owe to go back."""
-    kept = Confirmations(bench.store, bench.slice, who(bench.settings))
+    kept = Confirmations(bench.store, bench.tenancy, who(bench.settings))
     bench.hosts.pending = set(HERE.hosts)
     run, hosts, due_ns = bench.run.id, tuple(HERE.hosts), boot_clock_ns() + 60 * 10**9
-    waits = Awaited(run, bench.slice, run, "ring", "", PLANNED, hosts, (), 60.0, "here", boot_id(), due_ns, time.time() + 60)
+    waits = Awaited(run, bench.tenancy, run, "ring", "", PLANNED, hosts, (), 60.0, "here", boot_id(), due_ns, time.time() + 60)
     kept.begin(waits, reachable_scope(HERE, HERE.hosts))
 
     async def story() -> None:
         await bench.until(lambda: bench.events("standing back"))
-        assert f"run {bench.run.id} (ring) waits to be confirmed" in bench.events("standing back")[0]["words"]
+        assert f"run {bench.run.id} (ring) waits to be confirmed" in bench.events("standing back")[0]["message"]
         bench.hosts.light(LINKS[2], False)
         await asyncio.sleep(0.3)
         assert bench.hosts.pending == set(HERE.hosts) and set(bench.hosts.active.values()) == {PLANNED}
@@ -379,14 +384,14 @@ def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(b
 def test_a_guard_that_knows_no_other_host_of_its_plan_says_so_and_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others have not answered since it began, so nobody knows their MAC addresses."""
     monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
-    bench.hosts.gone = {"gpu02", "gpu03", "gpu04"}
+    bench.hosts.lost = {"gpu02", "gpu03", "gpu04"}
 
     async def story() -> None:
         for port in [port for port in bench.hosts.up if port.host == "gpu01"]:
             bench.hosts.queue.put_nowait(HostEvent("gpu01", "link", 0, {"port": port.number, "carrier": False}))
         await bench.until(lambda: bench.events("failed"))
-        assert "no host of ring that answers has a link to another" in bench.events("failed")[0]["words"]
-        bench.hosts.gone.clear()
+        assert "no host of ring that answers has a link to another" in bench.events("failed")[0]["message"]
+        bench.hosts.lost.clear()
         await bench.until(lambda: bench.events("rerouted"))
 
     bench.watch(story)
@@ -395,7 +400,7 @@ def test_a_guard_that_knows_no_other_host_of_its_plan_says_so_and_goes_on(bench:
 def test_a_command_that_waits_goes_before_the_guard(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
     bench.hosts.deaf = True
-    turns = counted_turns(monkeypatch)
+    waiting = counted_waits(monkeypatch)
 
     async def story() -> None:
         bench.hosts.light(LINKS[2], False)
@@ -407,9 +412,9 @@ def test_a_command_that_waits_goes_before_the_guard(bench: Bench, monkeypatch: p
             with bench.store.transaction() as db:  # both are of other processes
                 db.execute("UPDATE locks SET pid=1, process='', host='elsewhere'")
             await bench.until(lambda: bench.events("standing back"))
-            turns.clear()
+            waiting.clear()
             await asyncio.sleep(0.5)
-            assert len(turns) < 20 and not bench.events("on again")
+            assert len(waiting) < 20 and not bench.events("on again")
             with bench.store.transaction() as db:
                 db.execute("UPDATE locks SET state='released'")
         bench.hosts.deaf = False
@@ -423,28 +428,28 @@ def test_a_guard_waits_for_the_next_event_once_what_failed_is_not_wanted_any_mor
 ) -> None:
     monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.3)
     bench.hosts.deaf = True
-    turns = counted_turns(monkeypatch)
+    waits = counted_waits(monkeypatch)
 
     async def story() -> None:
         bench.hosts.light(LINKS[2], False)
         await bench.until(lambda: bench.events("failed"))
         bench.hosts.light(LINKS[2], True)
         await asyncio.sleep(0.5)
-        turns.clear()
+        waits.clear()
         await asyncio.sleep(0.5)
-        assert len(turns) < 20 and len(bench.events("failed")) == 1
+        assert len(waits) < 20 and len(bench.events("failed")) == 1
 
     bench.watch(story)
 
 
-def counted_turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+def counted_waits(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """How often the guard looks for something to do: a few times a second."""
-    turns: list[None] = []
-    turn = Guard._turn
+    waiting: list[None] = []
+    waits = Guard._wait_for_others
 
     async def counted(self: Guard) -> bool:
-        turns.append(None)
-        return await turn(self)
+        waiting.append(None)
+        return await waits(self)
 
-    monkeypatch.setattr(Guard, "_turn", counted)
-    return turns
+    monkeypatch.setattr(Guard, "_wait_for_others", counted)
+    return waiting

@@ -19,7 +19,7 @@ from orchestrator.change.locking import holding
 from orchestrator.change.report import UpReport
 from orchestrator.cli.render import job
 from orchestrator.fabric.up_state import UpState
-from orchestrator.hosts import Beat
+from orchestrator.hosts import Heartbeat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
 from orchestrator.jobs.jobs import Jobs
@@ -33,7 +33,7 @@ from orchestrator.session import Command, Observation, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.audit import audit
 from orchestrator.store.job_spec import Pause
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.options import RunOptions
 from orchestrator.store.recoveries import recoveries
@@ -42,7 +42,7 @@ from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
-from orchestrator.verbs.status import _job, _lacking
+from orchestrator.verbs.status import _job, _missing
 from tests.jobs.test_jobs import Ranks
 from tests.properties.labs import lab
 
@@ -54,14 +54,14 @@ TEXT = json.dumps({"schema": "testbed.plan/1", "name": "ring", "links": LINKS, "
 
 
 class Hosts(Ranks):
-    """Hosts whose ranks can end one by one; `gone` do not answer. age_s: since when none of their beats changed, in `phase`, but
+    """Hosts whose ranks can end one by one; `lost` do not answer. age_s: since when none of their beats changed, in `phase`, but
     `computing` ranks in that and others in `phases`. alive_s: of ranks that gave a sign of life not just now. save_s: of all ranks.
     """
 
     def __init__(self) -> None:
         super().__init__(HERE)
         self.ends: dict[tuple[str, RankName], str] = {}
-        self.gone: set[str] = set()
+        self.lost: set[str] = set()
         self.hellos: dict[str, Hello] = {}
         self.fenced = 0
         self.age_s, self.phase = 0.0, "compute"
@@ -73,16 +73,16 @@ class Hosts(Ranks):
         self.grace: list[float] = []
 
     def attached(self) -> tuple[str, ...]:
-        return tuple(host for host in HERE.hosts if host not in self.gone)
+        return tuple(host for host in HERE.hosts if host not in self.lost)
 
     async def fence(self, token: int, names: Collection[str]) -> None:
         self.fenced = token
 
     async def states(self, name: str, hosts: Any) -> dict[str, JobState]:
-        if gone := {host_of_rank(rank) for rank in hosts} & self.gone:
-            raise Unreachable(f"{min(gone)}: no route to host")
-        said = {rank: self.ends.get((name, rank), self.ran.get(name, "absent")) for rank in hosts}
-        return {r: JobState(r, "exited" if s.isdigit() else s, int(s) if s.isdigit() else None) for r, s in said.items()}
+        if lost := {host_of_rank(rank) for rank in hosts} & self.lost:
+            raise Unreachable(f"{min(lost)}: no route to host")
+        reply = {rank: self.ends.get((name, rank), self.ran.get(name, "absent")) for rank in hosts}
+        return {r: JobState(r, "exited" if s.isdigit() else s, int(s) if s.isdigit() else None) for r, s in reply.items()}
 
     async def stop(self, name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
         self.grace.append(grace_s)
@@ -92,10 +92,12 @@ class Hosts(Ranks):
     async def kept_counters(self, job: str, offsets: Mapping[RankName, int]) -> Mapping[RankName, Any]:
         raise Unreachable("nothing was kept")
 
-    async def beats(self, job: str, ranks: Collection[RankName], after: Mapping[RankName, int] | None) -> dict[RankName, Beat]:
+    async def heartbeats(
+        self, job: str, ranks: Collection[RankName], after: Mapping[RankName, int] | None
+    ) -> dict[RankName, Heartbeat]:
         phases = {rank: "compute" if rank in self.computing else self.phases.get(rank, self.phase) for rank in ranks}
         more = {rank: (self.age_s, self.times, self.alive_s.get(rank, 0.1), self.save_s) for rank in ranks}
-        return {rank: Beat(rank, "running", None, 10, phases[rank], *more[rank]) for rank in ranks}
+        return {rank: Heartbeat(rank, "running", None, 10, phases[rank], *more[rank]) for rank in ranks}
 
 
 class Bench:
@@ -103,13 +105,13 @@ class Bench:
         places = {f"TESTBED_{n}_DIR": str(folder / n.lower()) for n in ("DATA", "STATE", "LOCK")}
         self.settings: Settings = load(env=places, cwd=folder)
         self.store = Store(self.settings.store_path, durable=False)
-        self.key, self.slice = key_of(HERE), slice_of(HERE, self.settings)
-        self.hosts, self.said, self.busy = Hosts(), list[tuple[str, str]](), ""
+        self.key, self.tenancy = key_of(HERE), tenancy_of(HERE, self.settings)
+        self.hosts, self.reported, self.busy = Hosts(), list[tuple[str, str]](), ""
         self.command = Command(Silent(), self.store, self.settings)
         self.session = Session(HERE, Path("inventory"), {}, cast(Any, self.hosts))
         self.locks = locks_of(HERE, self.settings, self.store)
         self.store.set_current(
-            self.slice, "2026-11-22-0001", plan_name="ring", plan_sha="x", plan_text=TEXT, up=UpState(), generation=1
+            self.tenancy, "2026-11-22-0001", plan_name="ring", plan_sha="x", plan_text=TEXT, up=UpState(), generation=1
         )
         self.budget = budget
         self.watch = self.born()
@@ -118,19 +120,21 @@ class Bench:
     def born(self) -> JobWatch:
         """A guard that has just started."""
 
-        def say(event: str, words: str, **fields: Json) -> None:
-            self.said.append((event, words))
+        def report(event: str, text: str, **fields: Json) -> None:
+            self.reported.append((event, text))
 
-        return JobWatch(self.session, self.command, self.slice, self.locks, self.budget, say, lambda: self.busy, asyncio.Lock())
+        return JobWatch(
+            self.session, self.command, self.tenancy, self.locks, self.budget, report, lambda: self.busy, asyncio.Lock()
+        )
 
     async def launch(self) -> None:
         assert self.job is not None
-        await Jobs(self.session, self.store, self.slice, self.settings.runs_dir).start(
+        await Jobs(self.session, self.store, self.tenancy, self.settings.runs_dir).start(
             "r1", self.job, Recorder(Silent()), resume=False
         )
 
     def end(self, **ends: str) -> None:
-        record = self.store.latest_job(self.slice)
+        record = self.store.latest_job(self.tenancy)
         assert record is not None
         self.hosts.ends |= {(record.spec.on_hosts, rank): how for rank, how in ends.items()}
 
@@ -149,15 +153,15 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 async def test_a_job_that_lost_a_rank_runs_again_from_its_checkpoint_and_says_why(bench: Bench) -> None:
     await bench.launch()
-    assert await bench.look() == "none" and not bench.said
+    assert await bench.look() == "none" and not bench.reported
     bench.end(gpu02="killed", gpu01="75", gpu03="75")
     assert await bench.look() == "restart"
     assert bench.hosts.launched == [("mlp", False), ("mlp", True)] and set(bench.hosts.grace) == {1.0}
     assert await bench.look(3) == "none", "and once only"
-    (one,) = recoveries(bench.store, bench.slice)
+    (one,) = recoveries(bench.store, bench.tenancy)
     run = bench.store.get(one.run)
     assert run is not None and (run.verb, run.status, run.message, one.outcome) == ("job restart", "ok", "gpu02: killed", "ok")
-    assert [event for event, _ in bench.said] == ["recovering", "recovered"] and "after iteration 4" in bench.said[1][1]
+    assert [event for event, _ in bench.reported] == ["recovering", "recovered"] and "after iteration 4" in bench.reported[1][1]
     assert [r.what for r in audit(bench.store, bench.key) if r.subject == "job mlp"] == ["recovered", "recovering"]
     assert not bench.store.unfinished(bench.key, bench.settings.owner)
 
@@ -169,7 +173,7 @@ async def test_never_more_than_the_budget_and_it_says_so_once(bench: Bench) -> N
         assert await bench.look() == "restart"
     bench.end(gpu02="75")
     assert [await bench.look() for _ in range(4)] == ["report"] * 4 and len(bench.hosts.launched) == 4
-    assert sum("budget of 3/h is spent" in words for _, words in bench.said) == 1
+    assert sum("budget of 3/h is spent" in text for _, text in bench.reported) == 1
     bench.watch = bench.born()
     assert await bench.look() == "report", "nor after the guard was started again"
 
@@ -182,8 +186,8 @@ async def test_a_person_who_stops_the_job_or_holds_the_lab_is_not_worked_against
         assert await bench.look() == ""
         bench.busy = ""  # it took the lab between the look and the action
         assert await bench.look() == "restart"
-        assert bench.said[-1][0] == "standing back" and not recoveries(bench.store, bench.slice)
-    record = bench.store.latest_job(bench.slice)
+        assert bench.reported[-1][0] == "standing back" and not recoveries(bench.store, bench.tenancy)
+    record = bench.store.latest_job(bench.tenancy)
     assert record is not None and len(bench.hosts.launched) == 1
     bench.store.set_job(record.id, "stopped", "stopped by the operator", ended=True)
     assert await bench.look(3) == "none" and len(bench.hosts.launched) == 1
@@ -204,7 +208,7 @@ async def test_a_guard_that_died_while_it_acted_is_followed_by_one_that_counts_t
     bench.store.write("UPDATE recoveries SET outcome='', ended=NULL, process='before'")  # as the dead leave it
     bench.watch = bench.born()
     assert await bench.look() == "restart" and len(bench.hosts.launched) == 2
-    assert [one.outcome for one in recoveries(bench.store, bench.slice)] == ["ok", "died"]
+    assert [one.outcome for one in recoveries(bench.store, bench.tenancy)] == ["ok", "died"]
     bench.end(gpu03="killed")
     assert await bench.look() == "restart"
     bench.end(gpu03="killed")
@@ -217,19 +221,19 @@ async def test_a_launch_that_fails_is_an_attempt_and_is_tried_again_after_a_paus
     monkeypatch.setattr(policy, "FIRST_BACKOFF_S", 60.0)
     await bench.launch()
     bench.end(gpu02="killed")
-    bench.hosts.says = "75"
-    assert await bench.look() == "restart" and bench.said[-1][0] == "not recovered"
-    assert await bench.look(2) == "wait" and "attempt 2 of 3/h in 60 s" in bench.said[-1][1]
+    bench.hosts.state_code = "75"
+    assert await bench.look() == "restart" and bench.reported[-1][0] == "not recovered"
+    assert await bench.look(2) == "wait" and "attempt 2 of 3/h in 60 s" in bench.reported[-1][1]
     monkeypatch.setattr(policy, "FIRST_BACKOFF_S", 0.0)
-    bench.hosts.says = "running"
-    assert await bench.look() == "restart" and bench.said[-1][0] == "recovered"
+    bench.hosts.state_code = "running"
+    assert await bench.look() == "restart" and bench.reported[-1][0] == "recovered"
 
 
 @pytest.mark.parametrize("how", ["starts", "holds", "paused", "moves", "no beat"])
 async def test_a_job_that_stands_is_restarted_unless_it_has_reason_to(bench: Bench, how: str) -> None:
     await bench.launch()
     bench.hosts.age_s, bench.watch.quiet_since = 60.0, -1e9
-    record = bench.store.latest_job(bench.slice)
+    record = bench.store.latest_job(bench.tenancy)
     assert record is not None
     bench.watch.job = record.id
     if how in ("starts", "holds"):
@@ -244,7 +248,7 @@ async def test_a_job_that_stands_is_restarted_unless_it_has_reason_to(bench: Ben
     bench.store.set_job_spec(record.id, record.spec)
     bench.hosts.age_s, bench.hosts.phase = 60.0, "exchange"
     assert await bench.look() == "restart"
-    assert "no rank has moved for" in recoveries(bench.store, bench.slice)[0].why
+    assert "no rank has moved for" in recoveries(bench.store, bench.tenancy)[0].why
 
 
 @pytest.mark.parametrize(
@@ -263,13 +267,13 @@ async def test_the_one_host_that_stopped_in_computing_or_in_an_exchange_counts_a
     bench: Bench, computing: set[str], stopped: set[str], blamed: tuple[str, ...]
 ) -> None:
     await bench.launch()
-    record = bench.store.latest_job(bench.slice)
+    record = bench.store.latest_job(bench.tenancy)
     assert record is not None
     bench.watch.job, bench.watch.quiet_since = record.id, -1e9
     bench.hosts.age_s, bench.hosts.phase, bench.hosts.computing = 60.0, "exchange", computing
     bench.hosts.alive_s = dict.fromkeys(stopped, 60.0)
     assert await bench.look() == "restart"
-    (one,) = recoveries(bench.store, bench.slice)
+    (one,) = recoveries(bench.store, bench.tenancy)
     assert one.hosts == blamed and ("the others wait for gpu02" in one.why) == bool(blamed)
 
 
@@ -287,7 +291,7 @@ async def test_a_rank_that_stands_between_iterations_hangs_the_job_once_others_w
     bench: Bench, phase: str, least_s: float, save_s: float
 ) -> None:
     await bench.launch()
-    record = bench.store.latest_job(bench.slice)
+    record = bench.store.latest_job(bench.tenancy)
     assert record is not None
     bench.watch.job, bench.watch.quiet_since, hosts = record.id, -1e9, bench.hosts
     hosts.phase, hosts.save_s, hosts.age_s = phase, save_s, 1000.0
@@ -298,25 +302,25 @@ async def test_a_rank_that_stands_between_iterations_hangs_the_job_once_others_w
     assert await bench.look() == "none"
     hosts.age_s = least_s + 0.1
     assert await bench.look() == "restart"
-    (one,) = recoveries(bench.store, bench.slice)
+    (one,) = recoveries(bench.store, bench.tenancy)
     assert one.hosts == ("gpu02",) and "the others wait for gpu02" in one.why
 
 
 async def test_a_job_that_stands_in_its_first_iteration_is_restarted_after_what_a_start_may_take(bench: Bench) -> None:
     await bench.launch()
-    record = bench.store.latest_job(bench.slice)
+    record = bench.store.latest_job(bench.tenancy)
     assert record is not None
     bench.watch.job, bench.watch.quiet_since = record.id, -1e9
     bench.hosts.times, bench.hosts.phase, bench.hosts.computing = (), "exchange", {"gpu02"}
     bench.hosts.age_s = START_S - 1
     assert await bench.look() == "none"
     bench.hosts.age_s = START_S + 1
-    assert await bench.look() == "restart" and recoveries(bench.store, bench.slice)[0].hosts == ("gpu02",)
+    assert await bench.look() == "restart" and recoveries(bench.store, bench.tenancy)[0].hosts == ("gpu02",)
 
 
 async def test_a_job_that_shows_every_hundredth_iteration_is_judged_by_the_longest_time_between_two(bench: Bench) -> None:
     await bench.launch()
-    record = bench.store.latest_job(bench.slice)
+    record = bench.store.latest_job(bench.tenancy)
     assert record is not None
     bench.watch.job, bench.watch.quiet_since, bench.hosts.age_s = record.id, -1e9, 3.0
     for shown in ((), (400,), (500,), (501,)):  # it continues after a checkpoint
@@ -330,13 +334,13 @@ async def test_a_job_that_shows_every_hundredth_iteration_is_judged_by_the_longe
 
 async def test_a_program_that_evaluates_for_minutes_does_not_hang(bench: Bench) -> None:
     await bench.launch()
-    record = bench.store.latest_job(bench.slice)
+    record = bench.store.latest_job(bench.tenancy)
     assert record is not None
     bench.store.set_job_spec(record.id, replace(record.spec, wanted=replace(record.spec.wanted, program="mine")))
     bench.watch.job, bench.watch.quiet_since = record.id, -1e9
     bench.hosts.age_s = PROGRAM_LEAST_S - 1
     assert await bench.look() == "none"
-    (record,) = [one for one in [bench.store.latest_job(bench.slice)] if one is not None]
+    (record,) = [one for one in [bench.store.latest_job(bench.tenancy)] if one is not None]
     bench.hosts.age_s = PROGRAM_LEAST_S + 1
     found = policy.fault(await bench.watch.sight(record, bench.hosts.attached()))
     assert found is not None and found.kind == "hang"
@@ -363,18 +367,18 @@ async def test_a_dead_host_gets_the_first_spare_that_answers_and_is_not_tagged_o
 ) -> None:
     asked = _spare(monkeypatch)
     await bench.launch()
-    bench.hosts.gone = {"gpu02"}
+    bench.hosts.lost = {"gpu02"}
     bench.end(gpu01="75", gpu03="75", gpu04="75")
-    assert await bench.look() == "wait" and "taken for dead after 10 s" in bench.said[-1][1]
+    assert await bench.look() == "wait" and "taken for dead after 10 s" in bench.reported[-1][1]
     bench.watch.silent_since["gpu02"] -= 60.0
     tags = Tagouts(bench.store, bench.key, bench.locks.who)
     (tag,) = [tags.set("gpu05", "a fan")]
-    bench.hosts.gone.add("gpu06")
-    assert await bench.look() == "report" and "no usable spares for 1 host" in bench.said[-1][1] and not asked
+    bench.hosts.lost.add("gpu06")
+    assert await bench.look() == "report" and "no usable spares for 1 host" in bench.reported[-1][1] and not asked
     bench.hosts.hellos["gpu06"] = Hello("gpu06")  # no agent yet: nothing was ever installed on an idle host
     assert await bench.look() == "evict" and asked == [({"gpu02": "gpu06"}, ["gpu02"])]
     assert "restart" not in str(bench.hosts.launched) and len(bench.hosts.launched) == 1
-    (one,) = recoveries(bench.store, bench.slice)
+    (one,) = recoveries(bench.store, bench.tenancy)
     assert (one.action, one.hosts, one.run) == ("evict gpu02 -> gpu06", ("gpu02",), "2026-11-22-0009")
     tags.remove(tag.id)
 
@@ -391,28 +395,28 @@ async def test_where_no_spare_is_like_the_host_a_job_is_restarted_unless_the_hos
         assert await bench.look() == "restart"
     bench.end(gpu02="killed")
     if dead:
-        bench.hosts.gone = {"gpu02"}
+        bench.hosts.lost = {"gpu02"}
         bench.end(gpu01="75")
         await bench.look()
         bench.watch.silent_since["gpu02"] -= 60.0
     assert await bench.look() == ("report" if dead else "restart") and not asked
-    assert "no usable spare is like gpu02" in bench.said[-1][1] and len(bench.hosts.launched) == (3 if dead else 4)
+    assert "no usable spare is like gpu02" in bench.reported[-1][1] and len(bench.hosts.launched) == (3 if dead else 4)
 
 
 async def test_hosts_of_a_schedule_are_not_replaced_by_spares(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _spare(monkeypatch)
-    turns = {"pattern": "round-robin", "ports": ["p4"], "hosts": FOUR, "dwell_s": 60}
-    text = json.dumps({**json.loads(TEXT), "schedule": turns})
-    bench.store.set_current(bench.slice, "r1", plan_name="ring", plan_sha="x", plan_text=text, up=UpState(), generation=1)
+    waits = {"pattern": "round-robin", "ports": ["p4"], "hosts": FOUR, "dwell_s": 60}
+    text = json.dumps({**json.loads(TEXT), "schedule": waits})
+    bench.store.set_current(bench.tenancy, "r1", plan_name="ring", plan_sha="x", plan_text=text, up=UpState(), generation=1)
     await bench.launch()
     for _ in range(3):
         bench.end(gpu02="killed")
         assert await bench.look() == "restart"
-    bench.hosts.gone = {"gpu02"}
+    bench.hosts.lost = {"gpu02"}
     bench.end(gpu01="75")
     await bench.look()
     bench.watch.silent_since["gpu02"] -= 60.0
-    assert await bench.look() == "report" and "no usable spares for 1 host" in bench.said[-1][1] and not asked
+    assert await bench.look() == "report" and "no usable spares for 1 host" in bench.reported[-1][1] and not asked
 
 
 def _fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[Mapping[str, str]]:
@@ -429,7 +433,7 @@ def _fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[Mapping[st
 
 async def _dead(bench: Bench) -> None:
     await bench.launch()
-    bench.hosts.gone = {"gpu02"}
+    bench.hosts.lost = {"gpu02"}
     bench.end(gpu01="75", gpu03="75", gpu04="75")
     assert await bench.look() == "wait"
     bench.watch.silent_since["gpu02"] -= 60.0
@@ -446,19 +450,19 @@ async def test_an_eviction_that_fails_before_it_begins_is_an_attempt_and_the_nex
         assert await bench.look() == "evict" and await bench.look(2) == "wait" and len(asked) == 1
     assert [await bench.look() for _ in range(4)] == ["evict", "evict", "report", "report"]
     assert [hosts["gpu02"] for hosts in asked] == ["gpu05", "gpu06", "gpu05"], "the first again where none other is left"
-    tried = recoveries(bench.store, bench.slice)
-    assert [one.outcome for one in tried] == ["failed"] * 3 and str(error).split("] ")[-1] in tried[0].words
+    tried = recoveries(bench.store, bench.tenancy)
+    assert [one.outcome for one in tried] == ["failed"] * 3 and str(error).split("] ")[-1] in tried[0].message
     assert audit(bench.store, bench.key)[0].what == "not recovered"
 
 
 async def test_an_attempt_whose_end_could_not_be_recorded_does_not_stand_in_the_way_of_the_next(bench: Bench) -> None:
     await bench.launch()
     bench.end(gpu02="killed")
-    bench.hosts.says = "75"
+    bench.hosts.state_code = "75"
     assert await bench.look() == "restart"
     bench.store.write("UPDATE recoveries SET outcome='', ended=NULL, ended_up=NULL")
-    bench.hosts.says = "running"
-    assert await bench.look() == "restart" and [one.outcome for one in recoveries(bench.store, bench.slice)] == ["ok", "failed"]
+    bench.hosts.state_code = "running"
+    assert await bench.look() == "restart" and [one.outcome for one in recoveries(bench.store, bench.tenancy)] == ["ok", "failed"]
 
 
 async def test_a_host_that_answers_but_cannot_be_replaced_is_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,7 +493,7 @@ async def test_an_attempt_that_cannot_be_recorded_is_repeated_after_a_pause_and_
     seen = asyncio.Event()
 
     async def broken() -> None:
-        if bench.said[-1][0] == "job":
+        if bench.reported[-1][0] == "job":
             seen.set()
         raise OSError(28, "No space left on device")
 
@@ -498,16 +502,16 @@ async def test_an_attempt_that_cannot_be_recorded_is_repeated_after_a_pause_and_
     task = asyncio.create_task(bench.watch.watch())
     async with asyncio.timeout(20):
         await seen.wait()
-    assert not task.done() and bench.said[-1] == ("job", "cannot be looked at: OSError: [Errno 28] No space left on device")
+    assert not task.done() and bench.reported[-1] == ("job", "cannot be looked at: OSError: [Errno 28] No space left on device")
     task.cancel()
 
 
 async def test_a_job_of_an_earlier_plan_or_a_mistake_of_the_program_is_left_alone(bench: Bench) -> None:
     await bench.launch()
     bench.end(gpu02="2", gpu01="75")
-    assert await bench.look() == "report" and "would again" in bench.said[-1][1]
+    assert await bench.look() == "report" and "would again" in bench.reported[-1][1]
     bench.end(gpu02="killed")
-    record = bench.store.latest_job(bench.slice)
+    record = bench.store.latest_job(bench.tenancy)
     assert record is not None
     bench.store.set_job(record.id, "failed", "", ended=True)
     bench.store.write("UPDATE current SET since=since+9")
@@ -538,7 +542,7 @@ def test_a_spare_of_up_that_is_tagged_out_is_refused(bench: Bench) -> None:
 
 async def test_without_a_plan_there_is_nothing_to_move(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recover, "load_lab", lambda inventory: HERE)
-    bench.store.clear_current(bench.slice)
+    bench.store.clear_current(bench.tenancy)
     with pytest.raises(TestbedError, match="no plan is up"):
         await recover.evict.__wrapped__(bench.command, {"gpu02": ""})  # type: ignore[attr-defined]
 
@@ -556,7 +560,7 @@ async def test_a_job_that_was_stopped_while_an_eviction_waited_for_the_lab_is_no
 
         async def up(self, *_: object) -> UpReport:
             if how == "stopped":
-                record = bench.store.latest_job(bench.slice)
+                record = bench.store.latest_job(bench.tenancy)
                 assert record is not None
                 bench.store.set_job(record.id, "stopped", "by the operator", ended=True)
             else:
@@ -576,7 +580,7 @@ async def test_a_job_that_was_stopped_while_an_eviction_waited_for_the_lab_is_no
 
 async def test_on_a_new_host_a_rank_is_launched_fresh_and_the_others_resume(bench: Bench) -> None:
     await bench.launch()
-    jobs = Jobs(bench.session, bench.store, bench.slice, bench.settings.runs_dir)
+    jobs = Jobs(bench.session, bench.store, bench.tenancy, bench.settings.runs_dir)
     fresh: list[Any] = []
 
     async def launch(job: Any, run: str, *, resume: bool = False, fresh: Any = (), launched: Any = fresh) -> None:
@@ -585,9 +589,9 @@ async def test_on_a_new_host_a_rank_is_launched_fresh_and_the_others_resume(benc
 
     bench.hosts.launch = launch  # type: ignore[method-assign]
     text = replaced(TEXT, watching.read_plan(TEXT, "ring", HERE), HERE, {"gpu02": "gpu05"})
-    bench.hosts.gone = {"gpu02"}
+    bench.hosts.lost = {"gpu02"}
     await jobs.write_off({"gpu02"})
-    record = bench.store.latest_job(bench.slice)
+    record = bench.store.latest_job(bench.tenancy)
     assert record is not None and (record.state, record.detail) == ("failed", "gpu02 did not answer")
     status = await jobs.ensure("r2", watching.read_plan(text, "ring", HERE).job, Recorder(Silent()), changed=True, launch=True)
     assert status is not None and status.resumed_from == 4 and fresh == [(True, ["gpu05"])]
@@ -604,9 +608,9 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
         def __init__(self, _: object) -> None:
             """Nobody answers there."""
 
-        async def start(self, job: Any, run: str, *, restore: str, spared: bool, says: Any) -> str:
+        async def start(self, job: Any, run: str, *, restore: str, left_out: bool, notify: Any) -> str:
             began.append(restore)
-            return "gpu06: no route to host" if spared else ""
+            return "gpu06: no route to host" if left_out else ""
 
         async def end(self, job: str, host: str) -> None:
             ended.append(job)
@@ -625,21 +629,21 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     assert await bench.look() == "restart"
     assert began == ["", "newest"]
     again = "once gpu06 answers, for one again: testbed job stop, then testbed up"
-    lacks = f"launched without its shadow on gpu06: gpu06: no route to host; {again}"
-    assert bench.said[-2][0] == "recovered" and bench.said[-1] == ("without shadow", f"mlp was {lacks}")
-    jobs, record = Jobs(bench.session, bench.store, bench.slice, bench.settings.runs_dir), bench.store.latest_job(bench.slice)
+    missing = f"launched without its shadow on gpu06: gpu06: no route to host; {again}"
+    assert bench.reported[-2][0] == "recovered" and bench.reported[-1] == ("without shadow", f"mlp was {missing}")
+    jobs, record = Jobs(bench.session, bench.store, bench.tenancy, bench.settings.runs_dir), bench.store.latest_job(bench.tenancy)
     assert record is not None
     errors = {"gpu06": Unreachable("gpu06: no route to host")}
     seen = Observation({}, {"gpu01": Hello("gpu01")}, errors)
     ended.clear()
-    status = await _job(bench.session, bench.store, bench.slice, bench.settings, seen)
+    status = await _job(bench.session, bench.store, bench.tenancy, bench.settings, seen)
     assert status is not None, "a host of nothing but the shadow does not answer"
     seen = replace(seen, errors={"gpu01": errors["gpu06"]})
-    assert await _job(bench.session, bench.store, bench.slice, bench.settings, seen) is None
-    assert (job(status).splitlines()[-1].strip(), _lacking(status)) == (lacks, [f"job mlp was {lacks}"])
+    assert await _job(bench.session, bench.store, bench.tenancy, bench.settings, seen) is None
+    assert (job(status).splitlines()[-1].strip(), _missing(status)) == (missing, [f"job mlp was {missing}"])
     await jobs.stop(record, "")
     assert not ended, "nobody waits for the end of a shadow that was not started"
-    assert _lacking(replace(status, state="stopped")) == []
+    assert _missing(replace(status, state="stopped")) == []
     elsewhere = replace(bench.job, attached={"shadow": Shadow("gpu05")}, aside=("gpu05",))
     await jobs.start("r3", elsewhere, Recorder(Silent()), resume=True)
     await jobs.start("r4", elsewhere, Recorder(Silent()), resume=True)
@@ -654,7 +658,7 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
     body["job"]["shadow"], body["spares"] = {"host": "gpu06"}, ["gpu05"]
     body["links"] += [{"a": "gpu06", "b": "gpu01"}] if linked else []
     current = {"plan_name": "ring", "plan_sha": "x", "plan_text": json.dumps(body), "generation": 1}
-    bench.store.set_current(bench.slice, "r0", up=UpState(), **current)
+    bench.store.set_current(bench.tenancy, "r0", up=UpState(), **current)
     await bench.launch()
     asked: list[RunOptions] = []
 
@@ -672,16 +676,16 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
     monkeypatch.setattr(recover, "ChangeRun", Change)
     monkeypatch.setattr(recover, "_silent", dead)
     await recover.evict.__wrapped__(bench.command, {"gpu02": "gpu05"}, lost=["gpu02"])  # type: ignore[attr-defined]
-    gone = ("gpu02", *(silent if not linked else ()))
-    assert [(options.lost, options.spared) for options in asked] == [(gone, True)], "a host of links must answer"
+    lost = ("gpu02", *(silent if not linked else ()))
+    assert [(options.lost, options.left_out) for options in asked] == [(lost, True)], "a host of links must answer"
 
 
 async def test_a_training_that_comes_back_after_another_one_keeps_its_checkpoints(bench: Bench) -> None:
     """Only within one training is a host new; else all of them would be, and nothing would be left to go on from."""
     await bench.launch()
-    jobs = Jobs(bench.session, bench.store, bench.slice, bench.settings.runs_dir)
+    jobs = Jobs(bench.session, bench.store, bench.tenancy, bench.settings.runs_dir)
     assert bench.job is not None
-    first = bench.store.latest_job(bench.slice)
+    first = bench.store.latest_job(bench.tenancy)
     assert first is not None
     other = replace(bench.job, name="other", ranks=("gpu05", "gpu06"), rings=(("gpu05", "gpu06"),))
     await jobs.ensure("r2", other, Recorder(Silent()), changed=True, launch=True)
@@ -702,7 +706,7 @@ async def test_a_guard_that_is_stopped_while_it_moves_a_job_ends(bench: Bench, m
 
     monkeypatch.setattr(watching, "evict", evict)
     await bench.launch()
-    bench.hosts.gone = {"gpu02"}
+    bench.hosts.lost = {"gpu02"}
     bench.end(gpu01="75")
     await bench.look()
     bench.watch.silent_since["gpu02"] -= 60.0
@@ -712,7 +716,7 @@ async def test_a_guard_that_is_stopped_while_it_moves_a_job_ends(bench: Bench, m
     async with asyncio.timeout(20):
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert bench.said[-1] == ("not recovered", "mlp: everything is as before")
+    assert bench.reported[-1] == ("not recovered", "mlp: everything is as before")
 
 
 async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_after_it(
@@ -721,16 +725,16 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
     done: list[str] = []
 
     class Mover:
-        halts, there = True, True
+        halts, present = True, True
 
         def running(self, *_: object) -> ServiceState | None:
-            return ServiceState(1, log="events.jsonl") if self.there else None
+            return ServiceState(1, log="events.jsonl") if self.present else None
 
         def stop(self, *_: object) -> None:
             done.append("stop")
 
-        def start(self, settings: object, slice_: object, log: Path) -> None:
-            record = bench.store.latest_job(bench.slice)
+        def start(self, settings: object, tenancy: object, log: Path) -> None:
+            record = bench.store.latest_job(bench.tenancy)
             done.append(f"start {log} {record.state if record else ''}")
 
     mover = Mover()
@@ -740,7 +744,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
     bench.end(gpu02="killed")
     assert await bench.look() == "restart"
     assert done == ["stop", "start events.jsonl running"]
-    mover.there = False
+    mover.present = False
     bench.end(gpu01="killed")
     assert await bench.look() == "restart"
     assert done[2:] == ["start events.jsonl running"], "an adapter ends by itself when the job loses its first rank"
@@ -749,7 +753,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
 async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_all_ranks_meet(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Turner:
+    class Scheduler:
         def running(self, *_: object) -> ServiceState | None:
             return ServiceState(1, log="events.jsonl")
 
@@ -759,7 +763,7 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
         def start(self, *_: object) -> None:
             pytest.fail("they were stopped")
 
-    monkeypatch.setattr(watching, "kind", lambda name, kind=watching.kind: {"schedule": Turner()}.get(name) or kind(name))
+    monkeypatch.setattr(watching, "kind", lambda name, kind=watching.kind: {"schedule": Scheduler()}.get(name) or kind(name))
     await bench.launch()
     bench.end(gpu02="killed")
     bench.hosts.fenced = 0
@@ -768,6 +772,6 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
         lock.bind(run)
         assert await bench.look() == "restart"
         run.finish("ok")
-    record = bench.store.latest_job(bench.slice)
-    assert record is not None and record.state == "running" and [event for event, _ in bench.said][-1] == "recovered"
+    record = bench.store.latest_job(bench.tenancy)
+    assert record is not None and record.state == "running" and [event for event, _ in bench.reported][-1] == "recovered"
     assert (bench.hosts.fenced, bench.hosts.token) == (0, run.token), "the turner's run keeps the hosts"

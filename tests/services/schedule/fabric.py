@@ -26,10 +26,10 @@ from orchestrator.hosts import Hello, HostEvent
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.services.schedule import verb
-from orchestrator.services.schedule.process import TurnOptions
+from orchestrator.services.schedule.process import ScheduleOptions
 from orchestrator.session import Command, Observation, Session
 from orchestrator.settings import Settings, load
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.change.fleet import Killed
@@ -101,7 +101,7 @@ class Host:
             assert slot["generation"] in self.staged and slot["hold"] in self.staged
         self.request = request
         times = {f"{k}_ns": int(request[f"{k}_s"] * 1e9) for k in ("guard", "night", "late")}
-        period = int((request["dwell_s"] + request["night_s"]) * 1e9)
+        period = int((request["dwell_s"] + request["dark_window_s"]) * 1e9)
         more = {"follow": request["follow"], "kind": request["kind"]}
         self.machine = SlotMachine(self, request["slots"], {**times, **more}, SlotClock(period), request["count"])
 
@@ -160,7 +160,7 @@ class Fabric(OwnParts):
         self.hosts = {name: Host(name, self) for name in HERE.hosts}
         self.devices = {name: Switch(name, self) for name in HERE.devices}
         self.token, self.slots = 0, self
-        self.gone: set[str] = set()
+        self.lost: set[str] = set()
         self.light_s = 0.0  # carriers come so much later than the device says
         self.networks: Mapping[str, Mapping[str, Any]] = {}
         self.points, self.kill, self.dead = 0, 0, False
@@ -201,7 +201,7 @@ class Fabric(OwnParts):
         return ()
 
     def attached(self) -> tuple[str, ...]:
-        return tuple(name for name in self.hosts if name not in self.gone)
+        return tuple(name for name in self.hosts if name not in self.lost)
 
     async def fence(self, token: int, names: Collection[str]) -> None:
         assert token
@@ -234,17 +234,17 @@ class Fabric(OwnParts):
             self.point()
             if self.dead:
                 return failed
-            if name in self.gone or machine is None:
+            if name in self.lost or machine is None:
                 failed[name] = Unreachable(f"{name}: gone")
                 continue
             machine.tick(count, None if ends_s is None else now + int(ends_s * 1e9), now + int(lease_s * 1e9))
         return failed
 
-    async def turn(self, names: Collection[str], count: int, timeout_s: float) -> Mapping[str, TestbedError]:
+    async def change_slot(self, names: Collection[str], count: int, timeout_s: float) -> Mapping[str, TestbedError]:
         for name in names:
             machine = self.hosts[name].machine
             assert machine is not None and machine.count == count
-            machine.turn()
+            machine.change_slot()
         return {}
 
     def ended(self, iteration: int) -> None:
@@ -261,7 +261,7 @@ class Fabric(OwnParts):
         return {}
 
     async def connect(self, names: Collection[str], timeout_s: float = 1.0) -> Mapping[str, Hello | TestbedError]:
-        return {n: Unreachable(f"{n}: gone") if n in self.gone else Hello(n, True) for n in names}
+        return {n: Unreachable(f"{n}: gone") if n in self.lost else Hello(n, True) for n in names}
 
     async def states(self, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
         found: dict[str, Mapping[str, Any]] = {}
@@ -279,8 +279,8 @@ class Bench:
         places = {f"TESTBED_{n}_DIR": str(folder / n.lower()) for n in ("DATA", "STATE", "LOCK")}
         self.settings: Settings = load(env=places, cwd=folder)
         self.store = Store(self.settings.store_path, durable=False)
-        self.key, self.slice = key_of(HERE), slice_of(HERE, self.settings)
-        self.fabric, self.said, self.at = Fabric(), list[dict[str, Any]](), 0
+        self.key, self.tenancy = key_of(HERE), tenancy_of(HERE, self.settings)
+        self.fabric, self.reported, self.at = Fabric(), list[dict[str, Any]](), 0
         self.text = text or plan_text()
         self.plan = read_plan(self.text, "round", HERE)
         run = self.store.new_run("up", self.key, plan_name="round", user=self.settings.user, owner=self.settings.owner)
@@ -289,11 +289,11 @@ class Bench:
         for device, of in held.items():
             self.fabric.devices[device].held = of
         self.fabric.shine()
-        self.store.own(self.slice, run.id, [s for of in held.values() for s in of])
+        self.store.own(self.tenancy, run.id, [s for of in held.values() for s in of])
         run.finish("ok")
         up = UpState(goal.links, slots=SlotsMade(0, (0, 1, 2)))
         more = {"plan_name": "round", "plan_sha": self.plan.sha256, "plan_text": self.text}
-        self.store.set_current(self.slice, run.id, **more, up=up, generation=1)
+        self.store.set_current(self.tenancy, run.id, **more, up=up, generation=1)
 
         @asynccontextmanager
         async def opened(*_: object) -> Any:
@@ -308,9 +308,9 @@ class Bench:
         monkeypatch.setattr(verb, "open_session", opened)
         monkeypatch.setattr(verb, "load_lab", lambda _: HERE)
 
-    async def turn(self, options: TurnOptions | None = None) -> Any:
+    async def change_slot(self, options: ScheduleOptions | None = None) -> Any:
         command = Command(Silent(), self.store, self.settings)
-        return await verb.turn(command, notify=lambda e: self.said.append(dict(e)), options=options or TurnOptions())
+        return await verb.change_slot(command, notify=lambda e: self.reported.append(dict(e)), options=options or ScheduleOptions())
 
     def pairs(self) -> set[tuple[str, str]]:
         """The hosts that light joins now."""
@@ -324,5 +324,5 @@ class Bench:
     async def until(self, look: Callable[[], object], limit_s: float = 10.0) -> None:
         give_up = time.monotonic() + limit_s
         while not look():
-            assert time.monotonic() < give_up, [event["words"] for event in self.said]
+            assert time.monotonic() < give_up, [event["message"] for event in self.reported]
             await asyncio.sleep(0.005)

@@ -15,12 +15,12 @@ from optics import Infeasible, Interlock, Missing, Refused, RolledBack
 from optics.plan import Plan
 from orchestrator.background.kind import StateFile
 from orchestrator.change.report import UpReport
-from orchestrator.change.unfinished import standing
+from orchestrator.change.unfinished import unfinished_state
 from orchestrator.fabric.up_state import UpState
 from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.stored import stored_plan
 from orchestrator.services.schedule import left, making
-from orchestrator.services.schedule.process import TURNER, TurnOptions, TurnState, at_rest
+from orchestrator.services.schedule.process import SCHEDULER, ScheduleOptions, ScheduleState, at_rest
 from orchestrator.session import Command, Observation
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.telemetry.progress import Silent
@@ -37,14 +37,14 @@ class Made(Bench):
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str = "") -> None:
         super().__init__(folder, monkeypatch, text)
-        self.store.clear_current(self.slice)
+        self.store.clear_current(self.tenancy)
         self.asked: list[tuple[object, str]] = []
         self.kill: object = None
         self.fail: object = None
         self.killed_in: object = None
         self.killed_after: object = None
         self.launched: list[object] = []
-        self.turning = TurnState(8, plan="round", state="turning", alive=True)
+        self.scheduling = ScheduleState(8, plan="round", state="switching", alive=True)
         bench = self
 
         class Change:
@@ -69,7 +69,7 @@ class Made(Bench):
                     run.finish("failed")
                     raise Killed
                 more = {"plan_name": plan.name, "plan_sha": plan.sha256, "plan_text": text}
-                bench.store.set_current(bench.slice, run.id, **more, up=UpState(slots=slots), generation=2)
+                bench.store.set_current(bench.tenancy, run.id, **more, up=UpState(slots=slots), generation=2)
                 run.finish("ok")
                 bench.store.resolve([one.id for one in bench.store.unfinished(bench.key, bench.settings.owner)], run.id)
                 if slots.slot == bench.killed_after:
@@ -78,7 +78,7 @@ class Made(Bench):
 
         async def start(*_: object, job: bool, log: str = "") -> object:
             bench.launched.append(job)
-            return bench.turning
+            return bench.scheduling
 
         monkeypatch.setattr(making, "ChangeRun", Change)
         monkeypatch.setattr(making, "start", start)
@@ -102,13 +102,13 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
     bench.kill = 2
     with pytest.raises(Killed):
         bench.up()
-    current = bench.store.current(bench.slice)
+    current = bench.store.current(bench.tenancy)
     assert current is not None and [slot for slot, _ in bench.asked] == [1]
     assert at_rest(current, HERE) == "do not turn, and 2 of 3 were not made and verified: testbed up with the plan makes them"
     plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, HERE)
     assert {link.hosts for link in plan.links} == set(PAIRS[1])
     with pytest.raises(Missing, match=r"of round 2 slots of 3 were not made and verified: its `up` did not get so far"):
-        asyncio.run(bench.turn())
+        asyncio.run(bench.change_slot())
     bench.kill = None
     report = bench.up()
     history = bench.store.history(bench.key, 0)
@@ -116,7 +116,7 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
     assert sum(run.resolved_by == report.run for run in history) == 2, "a rollback goes back to before slot 1"
     assert [slot for slot, _ in bench.asked] == [1, 2, 0] and report.notes[0].startswith("2 slots of 3 made")
     assert (
-        at_rest(bench.store.current(bench.slice), HERE)
+        at_rest(bench.store.current(bench.tenancy), HERE)
         == "do not turn; slot 0 of 3 stays; to turn them: testbed service start schedule"
     )
     bench.up()
@@ -178,11 +178,11 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
     monkeypatch.setattr(making, "check_attachments", check)
     monkeypatch.setattr(making, "load_lab", lambda _: HERE)
     with pytest.raises(Infeasible, match="0 slots are free"):
-        asyncio.run(making.begin_schedule(bench.command, TurnOptions(job=True)))
+        asyncio.run(making.begin_schedule(bench.command, ScheduleOptions(job=True)))
     with pytest.raises(Infeasible, match="0 slots are free"):
         asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, RunOptions(UpOptions())))
     assert asked == [bench.plan.job] * 2 and len(bench.asked) == 3 and not bench.launched
-    asyncio.run(making.begin_schedule(bench.command, TurnOptions()))
+    asyncio.run(making.begin_schedule(bench.command, ScheduleOptions()))
     assert bench.launched == [False]
 
 
@@ -190,7 +190,7 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
 async def test_slots_in_which_two_hosts_of_a_running_job_never_meet_are_refused(
     bench: Made, monkeypatch: pytest.MonkeyPatch, state: str, refused: bool
 ) -> None:
-    bench.store.add_job(bench.slice, "r1", "mlp", spec("gpu01", "gpu05"), "running")
+    bench.store.add_job(bench.tenancy, "r1", "mlp", spec("gpu01", "gpu05"), "running")
 
     async def asked(_: Command) -> JobStatus:
         return JobStatus("mlp", state)
@@ -221,22 +221,22 @@ def test_a_turner_that_died_is_followed_by_another_or_ended_in_a_whole_slot(
     dead.finish("failed")
     record = bench.store.get(dead.id)
     assert record is not None
-    lines = standing(replace(record, status="died"), None, None, Observation({}, {}, {})).lines()
+    lines = unfinished_state(replace(record, status="died"), None, None, Observation({}, {}, {})).lines()
     assert lines == [f"run {dead.id} (schedule round) died before its end", "  continue: testbed service start schedule"]
-    path = TURNER.path(bench.settings, bench.slice)
-    with StateFile(TURNER, path, replace(TURNER.own(bench.settings), plan="round", state="turning")):
+    path = SCHEDULER.path(bench.settings, bench.tenancy)
+    with StateFile(SCHEDULER, path, replace(SCHEDULER.own(bench.settings), plan="round", state="switching")):
         pass
     [switch] = bench.fabric.devices.values()
     switch.held = frozenset(sorted(switch.held, key=str)[:3])
     report = asyncio.run(left.stop_left(command))
-    state = TURNER.read(path)
+    state = SCHEDULER.read(path)
     assert report is not None and report.slot == 0 and state is not None and not state.halted
     assert bench.pairs() == set(PAIRS[0])
 
 
 def test_a_schedule_whose_lab_changed_says_nothing_of_slots(bench: Made) -> None:
     bench.up()
-    current = bench.store.current(bench.slice)
+    current = bench.store.current(bench.tenancy)
     assert current is not None
     assert at_rest(replace(current, plan_text=current.plan_text.replace("gpu01", "gpu99")), HERE) == "" == at_rest(None, HERE)
 
@@ -244,16 +244,16 @@ def test_a_schedule_whose_lab_changed_says_nothing_of_slots(bench: Made) -> None
 def test_slots_that_turn_already_launch_no_job_and_say_so(bench: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.up()
     monkeypatch.setattr(making, "load_lab", lambda _: HERE)
-    with StateFile(TURNER, TURNER.path(bench.settings, bench.slice), replace(TURNER.own(bench.settings), plan="round")):
+    with StateFile(SCHEDULER, SCHEDULER.path(bench.settings, bench.tenancy), replace(SCHEDULER.own(bench.settings), plan="round")):
         with pytest.raises(Refused, match="the slots of round turn already; nothing was launched") as error:
-            asyncio.run(making.begin_schedule(bench.command, TurnOptions(job=True)))
+            asyncio.run(making.begin_schedule(bench.command, ScheduleOptions(job=True)))
         assert error.value.hint == "testbed job launch"
-        assert asyncio.run(making.begin_schedule(bench.command, TurnOptions())) == bench.turning
+        assert asyncio.run(making.begin_schedule(bench.command, ScheduleOptions())) == bench.scheduling
 
 
 def test_pairs_that_were_asked_in_no_slot_are_said_of_all_slots() -> None:
     made = [UpReport("0001", "round", "lab", pairs_ok=5, pairs_total=5, pairs_unasked=2)] * 3
-    assert making._together(made, 3, TurnState()).notes[0] == "3 slots of 3 made and verified, 15/15 pairs (6 others not asked)"
+    assert making._together(made, 3, ScheduleState()).notes[0] == "3 slots of 3 made and verified, 15/15 pairs (6 others not asked)"
 
 
 @pytest.mark.parametrize(
@@ -268,17 +268,17 @@ def test_an_up_of_a_schedule_waits_for_its_job_as_long_as_its_turner_lives_and_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, became: list[str | None], error: str
 ) -> None:
     bench, looks = Bench(tmp_path, monkeypatch), iter(became)
-    state = TurnState(8, plan="round", state="turning", alive=True)
+    state = ScheduleState(8, plan="round", state="switching", alive=True)
 
-    def look(_: Path) -> TurnState:
+    def look(_: Path) -> ScheduleState:
         job = next(looks)
         return replace(state, job=job) if job is not None else replace(state, alive=False, error="ocs1 does not answer")
 
-    async def started(*_: object) -> TurnState:
+    async def started(*_: object) -> ScheduleState:
         return state
 
-    fake = SimpleNamespace(started=started, read=look, path=TURNER.path)
-    monkeypatch.setattr(making, "TURNER", fake)
+    fake = SimpleNamespace(started=started, read=look, path=SCHEDULER.path)
+    monkeypatch.setattr(making, "SCHEDULER", fake)
     monkeypatch.setattr(making, "LOOK_S", 0.0)
     begin = making.start(Command(Silent(), bench.store, bench.settings), HERE, "r", job=True)
     if error:

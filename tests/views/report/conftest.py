@@ -16,7 +16,7 @@ from tests.views.report.recorded import START_S, HandClock, Lab
 
 
 @dataclass
-class Said:
+class Printed:
     """What one command line printed and returned."""
 
     code: int
@@ -35,10 +35,10 @@ class Typed:
     capsys: pytest.CaptureFixture[str]
     home: Path
 
-    def __call__(self, *argv: object) -> Said:
+    def __call__(self, *argv: object) -> Printed:
         code = main.run([str(word) for word in argv])
         printed = self.capsys.readouterr()
-        return Said(code, printed.out, printed.err)
+        return Printed(code, printed.out, printed.err)
 
 
 @pytest.fixture

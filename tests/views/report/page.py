@@ -20,7 +20,7 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.html = html
-        self.words: list[str] = []
+        self.message: list[str] = []
         self.shown: list[tuple[str, str]] = []
         self.missing = 0
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -31,7 +31,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
+        return " ".join(" ".join(self.message).split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
@@ -51,7 +51,7 @@ class Page(HTMLParser):
         if self._within and self._within[-1] == "script":
             self._json += data
         elif not self._within or self._within[-1] != "style":
-            self.words.append(data)
+            self.message.append(data)
 
 
 def from_csv(folders: list[Path]) -> sqlite3.Connection:

@@ -10,7 +10,7 @@ from typing import Any
 from optics import HostPort, Link
 from orchestrator.fabric.up_state import UpState
 from orchestrator.settings import Settings
-from orchestrator.store.keys import slice_key
+from orchestrator.store.keys import tenancy_key
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.run import Run
@@ -103,7 +103,7 @@ class Lab:
                 self._move(journal, run.id, links, self.clock.now_ns, dark_ms + n, n + 2)
                 self.clock.now_ns += 700 * MS
             if job_ms is not None and moved:
-                number = self.store.add_job(slice_key(lab, "ann"), run.id, "ddp", spec())
+                number = self.store.add_job(tenancy_key(lab, "ann"), run.id, "ddp", spec())
                 self.store.set_job(number, "running")
                 crossed = sent + round((dark_ms + 4) * MS)
                 at = self.clock.now_ns
@@ -177,21 +177,21 @@ class Lab:
 
     def slots(self) -> str:
         """A run that turned three slots ten times, on two switches; the 6th of all ended 40 ms late. Its adapter looked twice."""
-        run = self.store.new_run("schedule", KEY, plan_name="turns", plan_sha="cd" * 32, inventory="/nowhere", user="ann")
+        run = self.store.new_run("schedule", KEY, plan_name="ring_changes", plan_sha="cd" * 32, inventory="/nowhere", user="ann")
         with Journal(self.settings.run_dir(run.id), run.id, "emulated", clock=self.clock) as journal:
             for n in range(30):
                 at = self.clock.now_ns
                 of = {"slot": n % 3, "cycle": n // 3, "late_ms": 40.0 if n == 6 else 1.0, "lit_ms": 450.0, "duty": 0.9}
                 for k, device in enumerate(("ocs1", "ocs2")):
-                    journal.point("slot", {"plan": "turns", "device": device}, {**of, "dark_ms": 49.0 + k}, at)
+                    journal.point("slot", {"plan": "ring_changes", "device": device}, {**of, "dark_ms": 49.0 + k}, at)
                 for k, host in enumerate(HOSTS):
                     edge = {"slot": n % 3, "edge_error_ms": -3.0 if k == 2 else 0.5, "dark_ms": 48.0, "lit_ms": 451.0}
-                    journal.point("slot_host", {"plan": "turns", "host": host}, edge, at)
+                    journal.point("slot_host", {"plan": "ring_changes", "host": host}, edge, at)
                 self.clock.now_ns += round(500 * MS)
-            for what, why, gain in (("turned", "", 2.5), ("skipped", "gain", 1.02)):
-                times = {"turn_ms": 64.0, "dark_ms": 52.0, "exposed_ms": 0.0, "moved": 34, "planned_ms": 20.0} if not why else {}
+            for what, why, gain in (("changed", "", 2.5), ("skipped", "gain", 1.02)):
+                times = {"change_ms": 64.0, "dark_ms": 52.0, "exposed_ms": 0.0, "moved": 34, "planned_ms": 20.0} if not why else {}
                 look = {"iteration": 9, "why": why, "skew": 3.0, "gain": gain, "now_ms": 90.0 * gain, "then_ms": 90.0}
-                journal.point("adapt", {"plan": "turns", "what": what}, {**look, **times}, self.clock.now_ns)
+                journal.point("adapt", {"plan": "ring_changes", "what": what}, {**look, **times}, self.clock.now_ns)
         run.finish("ok")
         return run.id
 
@@ -203,21 +203,21 @@ class Lab:
         )
         run.found({"current": _current(("adapted", RING))}, {})
         with Journal(self.settings.run_dir(run.id), run.id, "emulated", clock=self.clock) as journal:
-            look = {"iteration": 9, "why": "", "skew": 3.0, "gain": 2.0, "now_ms": 90.0, "then_ms": 45.0, "turn_ms": 64.0}
-            journal.point("adapt", {"plan": "adapted", "what": "turned"}, look, self.clock.now_ns)
+            look = {"iteration": 9, "why": "", "skew": 3.0, "gain": 2.0, "now_ms": 90.0, "then_ms": 45.0, "change_ms": 64.0}
+            journal.point("adapt", {"plan": "adapted", "what": "changed"}, look, self.clock.now_ns)
             for took in (40.0, 60.0):
-                climbed = {"reconfig_id": "", "ok": 1, "duration_ms": took, "detail": "4/4 circuits lit", "passed": 4, "total": 4}
-                journal.point("verify", {"rung": "circuits"}, climbed, self.clock.now_ns)
+                ran = {"reconfig_id": "", "ok": 1, "duration_ms": took, "detail": "4/4 circuits lit", "passed": 4, "total": 4}
+                journal.point("verify", {"level": "circuits"}, ran, self.clock.now_ns)
         run.finish("ok")
         return run.id
 
-    def change(self, *, slow: bool = True, light: bool = True, ok: bool = True, mode: str = "ride", status: str = "ok") -> str:
+    def change(self, *, slow: bool = True, light: bool = True, ok: bool = True, mode: str = "send", status: str = "ok") -> str:
         """A change during which the job of the latest `up` goes on: 60 iterations of 212 ms, of which the ranks turn after the
         31st while light moves for 60 ms; from there 172 ms. slow: that one takes 400 ms and a later one 500 ms, for no reason."""
         job = self.store.job(1)
         assert job is not None
         run = self.store.new_run(
-            "up", KEY, plan_name="turned", plan_sha="cd" * 32, plan_text="{}", inventory="/nowhere", user="ann"
+            "up", KEY, plan_name="changed", plan_sha="cd" * 32, plan_text="{}", inventory="/nowhere", user="ann"
         )
         self._found(run, None, KEY)
         begin = at = self.clock.now_ns
@@ -241,12 +241,12 @@ class Lab:
             named = {"reconfig_id": f"{run.id}/1", "move": 7}
             figures: dict[str, Any] = {"prepare_ms": 380.0}
             if ok:
-                figures |= {"after": 130, "stood_ms": 96.0, "dark_ms": 60.0, "commit_ms": 4.0, "boundary_ms": 32.0}
+                figures |= {"after": 130, "paused_ms": 96.0, "dark_ms": 60.0, "commit_ms": 4.0, "boundary_ms": 32.0}
                 figures |= {"before_ms": 212.0, "after_ms": 172.0, "worst_rank_ms": 71.0}
             journal.point("turn", {"job": "ddp", "mode": mode, "ok": str(int(ok))}, named | figures, sent)
             for rank, host in enumerate(HOSTS):
-                told = {"move": 7, "state": "turned", "iteration": 131, "took_ms": 300.0 + rank, "stall_ms": 68.0 + rank}
-                journal.point("turn_rank", {"job": "ddp", "rank": str(rank), "host": host}, told, sent)
+                reply = {"move": 7, "state": "changed", "iteration": 131, "took_ms": 300.0 + rank, "stall_ms": 68.0 + rank}
+                journal.point("ring_change_rank", {"job": "ddp", "rank": str(rank), "host": host}, reply, sent)
         run.finish(status, 0 if status == "ok" else 6, "", {"dark_ms": 60.0, "phases": {}})
         return run.id
 
@@ -268,7 +268,7 @@ class Lab:
 
     def _found(self, run: Run, before: tuple[str, Sequence[tuple[str, str]]] | None, lab: str, *, job: bool = True) -> None:
         """What a run sees before it changes anything."""
-        latest = self.store.latest_job(slice_key(lab, "ann"))
+        latest = self.store.latest_job(tenancy_key(lab, "ann"))
         number = latest.id if job and latest is not None and latest.ended is None else None
         seen = {"current": _current(before), "ours": {}, "others": {}, "generations": {}, "lit": [], "job": number}
         run.found(seen, {"hosts": list(HOSTS)})
@@ -299,9 +299,9 @@ class Lab:
             light = sent + round((dark_ms + 2.5 + k / 10) * MS)
             journal.phase("light", sent, light, kind="host", subject=host, reconfig_id=name)
             journal.phase("commit", light, light + MS // 4, kind="host", subject=host, reconfig_id=name)
-        for rung in ("map", "light", "link", "identity", "forwarding"):
+        for level in ("map", "light", "link", "identity", "forwarding"):
             fields = {"reconfig_id": name, "ok": 1, "passed": 8, "total": 8, "duration_ms": 7.5, "detail": "8/8"}
-            journal.point("verify", {"rung": rung}, fields, sent + 100 * MS)
+            journal.point("verify", {"level": level}, fields, sent + 100 * MS)
         for k, (a, b) in enumerate(links):
             for source, target in ((a, b), (b, a)):
                 fields = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
-from tests.views.report.test_turns import rows
+from tests.views.report.test_ring_changes import rows
 
 NAMES = {"shadow", "aggregate", "cache", "sent", "lost", "saves"}
 

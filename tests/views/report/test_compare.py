@@ -25,7 +25,7 @@ from orchestrator.experiments.scenario.record import ComparisonRecord, begin_com
 from orchestrator.experiments.scenario.runner import leave
 from orchestrator.jobs.report import JobStatus
 from orchestrator.session import Command, load_lab
-from orchestrator.store.keys import slice_of
+from orchestrator.store.keys import tenancy_of
 from orchestrator.store.options import UpOptions
 from orchestrator.telemetry import Journal
 from tests.house.repository import ROOT
@@ -43,14 +43,14 @@ class Engine:
 
     lab: Lab
     up_now: str = ""
-    said: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     fail: dict[int, TestbedError | BaseException] = field(default_factory=dict)
     job: str = ""
     made: int = 0
 
     def _next(self, what: str) -> None:
-        self.said.append(what)
-        if (error := self.fail.pop(len(self.said), None)) is not None:
+        self.reported.append(what)
+        if (error := self.fail.pop(len(self.reported), None)) is not None:
             raise error
 
     async def up(self, command: Command, plan: Path, options: UpOptions) -> UpReport:
@@ -66,7 +66,7 @@ class Engine:
         store, clock = self.lab.store, self.lab.clock
         run = store.new_run("job launch", "emulated-1f", plan_name=self.up_now, user="ann")
         with Journal(self.lab.settings.run_dir(run.id), run.id, "emulated", clock=clock) as journal:
-            self.lab.iterate(journal, 25, SPEED_MS[self.up_now] * (1 + 0.01 * len(self.said)))
+            self.lab.iterate(journal, 25, SPEED_MS[self.up_now] * (1 + 0.01 * len(self.reported)))
         run.finish("ok")
         self.job, self.made = run.id, 4
         return self._job("running")
@@ -109,10 +109,10 @@ def engine(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 PLANS = [ROOT / "examples" / f"{name}.json" for name in SPEED_MS]
 
 
-def compare(typed: Typed, *words: object, code: int = 0) -> dict[str, Any]:
-    said = typed("experiment", "compare", *words, "--json")
-    assert said.code == code, said.out
-    return dict(json.loads(said.out))
+def compare(typed: Typed, *argv: object, code: int = 0) -> dict[str, Any]:
+    result = typed("experiment", "compare", *argv, "--json")
+    assert result.code == code, result.out
+    return dict(json.loads(result.out))
 
 
 def test_the_order_alternates_so_that_a_drift_meets_both_plans_alike() -> None:
@@ -131,7 +131,7 @@ def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: E
     one = ["launch", "status", "stop"]
     a, b = (f"up {name}" for name in SPEED_MS)
     first = data["slots"][0]["runs"][0]
-    assert engine.said == [a, *one, b, *one, b, *one, a, *one, f"rollback {first}"]
+    assert engine.reported == [a, *one, b, *one, b, *one, a, *one, f"rollback {first}"]
     assert data["left"] == "as it was before: nothing is up" and data["complete"]
     found = data["verdict"]
     assert 0.7 < found["ratio"]["low"] <= found["ratio"]["value"] <= found["ratio"]["high"] < 0.95 and found["sure"]
@@ -162,36 +162,36 @@ def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be
     assert f"testbed experiment compare --resume {name}" in body["hint"]
     kept = json.loads((engine.lab.settings.state_dir / "campaigns" / name / "campaign.json").read_text())
     assert [(slot["state"], slot.get("error", "")) for slot in kept["slots"]] == [("done", ""), ("failed", "ocs1: no answer")]
-    before = len(engine.said)
+    before = len(engine.reported)
     data = compare(typed, "--resume", name)["data"]
-    assert engine.said[before] == "up parallel-ring-12" and "up topoopt-12" not in engine.said[before:]
+    assert engine.reported[before] == "up parallel-ring-12" and "up topoopt-12" not in engine.reported[before:]
     assert data["complete"] and data["verdict"]["ratio"]["low"] is None and not data["verdict"]["sure"]
-    before = len(engine.said)
-    assert compare(typed, "--resume", name)["data"]["verdict"] == data["verdict"] and len(engine.said) == before, "it is done"
+    before = len(engine.reported)
+    assert compare(typed, "--resume", name)["data"]["verdict"] == data["verdict"] and len(engine.reported) == before, "it is done"
 
 
 def test_an_interrupted_comparison_stays_where_it_was_stopped_and_says_so(typed: Typed, engine: Engine) -> None:
     engine.fail[5] = Interrupted("interrupted: taken back")
     body = compare(typed, *PLANS, "--repeats", 1, code=130)
     assert "1 of 2 measurements are saved; the lab was left as it was when stopped" in body["message"]
-    assert not any(words.startswith("rollback") for words in engine.said)
+    assert not any(text.startswith("rollback") for text in engine.reported)
 
 
 def test_the_lab_is_left_as_said_also_when_the_time_is_up(typed: Typed, engine: Engine) -> None:
     data = compare(typed, *PLANS, "--repeats", 2, "--leave", "a", "--within", "1ms")["data"]
     assert [slot["state"] for slot in data["slots"]] == ["done", "done", "waiting", "waiting"] and not data["complete"]
-    assert engine.said[-1] == "up topoopt-12" and data["left"] == "A: topoopt-12 is up, its job does not run"
+    assert engine.reported[-1] == "up topoopt-12" and data["left"] == "A: topoopt-12 is up, its job does not run"
     folder = Path(data["file"]).parent
     kept = ComparisonRecord(folder, json.loads((folder / "campaign.json").read_text()) | {"leave": "down"})
-    assert leave(kept, {"": SimpleNamespace(down=lambda: engine.said.append("down"))}) == "nothing is up"  # type: ignore[arg-type]
-    assert engine.said[-1] == "down"
+    assert leave(kept, {"": SimpleNamespace(down=lambda: engine.reported.append("down"))}) == "nothing is up"  # type: ignore[arg-type]
+    assert engine.reported[-1] == "down"
 
 
 def test_a_job_that_runs_is_not_stopped_without_a_yes(typed: Typed, engine: Engine) -> None:
     settings, store = engine.lab.settings, engine.lab.store
-    store.add_job(slice_of(load_lab(settings.inventory), settings), "r", "somebody's", spec())
-    said = typed("experiment", "compare", *PLANS)
-    assert said.code == 2 and "add --yes" in said.err and not engine.said
+    store.add_job(tenancy_of(load_lab(settings.inventory), settings), "r", "somebody's", spec())
+    result = typed("experiment", "compare", *PLANS)
+    assert result.code == 2 and "add --yes" in result.err and not engine.reported
 
 
 def rewritten(change: Callable[[dict[str, Any]], object], home: Path) -> Path:
@@ -214,9 +214,9 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_plans_that_cannot_be_compared_are_refused_before_anything_moves(typed: Typed, engine: Engine, name: str) -> None:
-    change, words = BAD[name]
-    said = typed("experiment", "compare", PLANS[0], rewritten(change, typed.home))
-    assert said.code == 3 and words in said.err and not engine.said
+    change, text = BAD[name]
+    result = typed("experiment", "compare", PLANS[0], rewritten(change, typed.home))
+    assert result.code == 3 and text in result.err and not engine.reported
     assert not (engine.lab.settings.state_dir / "campaigns").exists()
 
 
@@ -235,7 +235,7 @@ def test_bad_words_are_refused(typed: Typed, engine: Engine) -> None:
     assert "there is no comparison 'x'" in typed("experiment", "compare", "--resume", "x").err
     assert "give no plans and no --job" in typed("experiment", "compare", *PLANS, "--resume", "x").err
     assert "--within" in typed("experiment", "compare", *PLANS, "--within", "soon").err
-    assert not engine.said
+    assert not engine.reported
 
 
 def drawn(seed: int, middle: float, slots: int = 4) -> list[list[float]]:
@@ -252,7 +252,7 @@ def test_a_difference_is_told_where_there_is_one_and_not_where_there_is_none() -
         and 1.1 < slower.ratio.low < 1.2 < (slower.ratio.high or 0) < 1.3
     )
     same = compare_arms(drawn(1, 40.0), drawn(2, 40.0))
-    assert same is not None and not same.sure and "no difference found" in same.words("A", "B")
+    assert same is not None and not same.sure and "no difference found" in same.text("A", "B")
 
 
 def test_an_arm_is_told_by_its_mean_where_that_is_asked_for() -> None:

@@ -29,8 +29,8 @@ def moved(lab: Lab) -> str:
 
 def exported(typed: Typed, run: str, kind: str) -> list[int]:
     """The iterations that an export in this format has."""
-    said = typed("telemetry", "export", run, "--out", "out", "--format", kind)
-    assert said.code == 0, said.out
+    result = typed("telemetry", "export", run, "--out", "out", "--format", kind)
+    assert result.code == 0, result.out
     if kind == "tensorboard":
         return [step for step, _ in scalars(Path("out") / run / "ddp")["iteration/iter_ms"]]
     if kind == "parquet":
@@ -51,8 +51,8 @@ def test_a_query_of_a_run_finds_the_job_that_it_moved_and_what_was_recorded_of_i
     launched = lab.up("ring", RING)
     run = lab.keep(after=12)
     lab.ranks(launched)
-    said = typed("telemetry", "query", run, "SELECT COUNT(*) AS n, MIN(run) AS run FROM iteration", "--json")
-    assert said.data["rows"] == [{"n": 42, "run": launched}]
+    result = typed("telemetry", "query", run, "SELECT COUNT(*) AS n, MIN(run) AS run FROM iteration", "--json")
+    assert result.data["rows"] == [{"n": 42, "run": launched}]
     ranks = typed("telemetry", "query", run, "SELECT COUNT(DISTINCT rank) AS n FROM rank", "--json")
     assert ranks.data["rows"] == [{"n": 4}]
 

@@ -9,7 +9,7 @@ from orchestrator.views.report.ranksection import heat_map
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
-from tests.views.report.test_turns import rows
+from tests.views.report.test_ring_changes import rows
 
 
 def test_the_late_rank_is_the_first_of_the_table_and_the_page_has_its_picture(typed: Typed, lab: Lab) -> None:

@@ -22,20 +22,20 @@ from orchestrator.telemetry import Journal, read_points
 from orchestrator.views.report.figures import Drawing, breakdown, draw_topology
 from orchestrator.views.report.ledger import Answer, number_text
 from orchestrator.views.report.questions import Reconfiguration
+from orchestrator.views.report.texts import ending
 from orchestrator.views.report.topology import Topology
 from orchestrator.views.report.traffic import before_after, iteration_chart
 from orchestrator.views.report.waterfalls import run_waterfall
-from orchestrator.views.report.words import ending
 from tests.disk import room_for
 from tests.views.report.conftest import Typed
 from tests.views.report.page import Page, disagreeing, from_csv
 from tests.views.report.recorded import CROSSED, KEY, RING, SWITCHES, Lab
 
 
-def report(typed: Typed, *words: object) -> tuple[Page, dict[str, Any]]:
-    said = typed("experiment", "report", *words, "--json")
-    assert said.code == 0, said.out
-    return Page(Path(said.data["file"]).read_text()), said.data
+def report(typed: Typed, *argv: object) -> tuple[Page, dict[str, Any]]:
+    result = typed("experiment", "report", *argv, "--json")
+    assert result.code == 0, result.out
+    return Page(Path(result.data["file"]).read_text()), result.data
 
 
 def exported(typed: Typed, page: Page) -> list[Path]:
@@ -76,19 +76,19 @@ def test_every_number_of_a_run_is_recomputed_from_the_exported_files(typed: Type
     page, _ = report(typed, run)
     assert recomputed(typed, page) > 200
     assert shown_as_answered(typed, page) > 60
-    told = {line: page.numbers["answers"][line]["rows"][0] for line in ("job", "throughput")}
-    job = dict(zip(page.numbers["answers"]["job"]["columns"], told["job"], strict=True))
+    reply = {line: page.numbers["answers"][line]["rows"][0] for line in ("job", "throughput")}
+    job = dict(zip(page.numbers["answers"]["job"]["columns"], reply["job"], strict=True))
     assert job["before_n"] == job["after_n"] == 20 and 55 < job["before_ms"] < 57 and 40 < job["after_ms"] < 42
     assert job["pause_ms"] == pytest.approx(1400 + 350 + 900 + 2000 + 5 * 40) and job["during_ms"] is None
     assert "pause of the job 4.9 s longest time" in page.text
-    _, before, _, across, after, _ = told["throughput"]
+    _, before, _, across, after, _ = reply["throughput"]
     assert (before, after) == (pytest.approx(800), pytest.approx(640, rel=0.01)) and across < 700
 
 
 def test_a_number_that_is_not_what_the_journal_says_is_noticed(typed: Typed, lab: Lab) -> None:
     page, _ = report(typed, lab.up("ring", RING))
     page.numbers["answers"]["reconfigs"]["rows"][0][7] += 0.001
-    assert [words.split(":")[0] for words in disagreeing(page, from_csv(exported(typed, page)))] == ["reconfigs"]
+    assert [text.split(":")[0] for text in disagreeing(page, from_csv(exported(typed, page)))] == ["reconfigs"]
     with pytest.raises(AssertionError):
         shown_as_answered(typed, page)
 
@@ -146,8 +146,8 @@ def test_packet_switches_of_a_plan_are_in_the_figure(typed: Typed, lab: Lab) -> 
     assert "packet switches (their hosts were not recorded): tree" in page.text and "No links" not in page.text
     refused = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message="held by a tag")
     assert "requested, not reached" in report(typed, refused)[0].text
-    words = "over-tree is up and stays up; its job does not run"
-    jobless = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message=words)
+    text = "over-tree is up and stays up; its job does not run"
+    jobless = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message=text)
     assert "requested, not reached" not in report(typed, jobless)[0].text
 
 
@@ -217,8 +217,8 @@ def test_a_torn_journal_is_reported_with_what_it_lost(typed: Typed, lab: Lab) ->
     run = lab.up("ring", RING)
     part = lab.settings.run_dir(run) / "telemetry" / "000.lp"
     part.write_bytes(part.read_bytes()[:-5])
-    said = typed("experiment", "report", run, "--out", typed.home / "torn.html")
-    assert said.code == 0 and "torn last line" in said.err
+    result = typed("experiment", "report", run, "--out", typed.home / "torn.html")
+    assert result.code == 0 and "torn last line" in result.err
     page = Page((typed.home / "torn.html").read_text())
     assert f"{run}/000.lp:" in page.text and "torn last line" in page.text
     assert recomputed(typed, page) > 200
@@ -281,8 +281,8 @@ def test_a_disk_that_fills_tears_neither_page_nor_figure_nor_table(
 ) -> None:
     run = lab.up("ring", RING)
     page, folder = typed.home / "page.html", typed.home / "paper"
-    words = ("experiment", "report", run, "--out", page, "--figures", folder, "--data", folder)
-    assert typed(*words).code == 0
+    argv = ("experiment", "report", run, "--out", page, "--figures", folder, "--data", folder)
+    assert typed(*argv).code == 0
     before = {path: path.read_bytes() for path in (page, *folder.iterdir())}
     write, size = getattr(report_command, part), [0]
 
@@ -292,8 +292,8 @@ def test_a_disk_that_fills_tears_neither_page_nor_figure_nor_table(
 
     monkeypatch.setattr(report_command, part, cramped)
     for size[0] in (100, 9000):
-        said = typed(*words)
-        assert said.code == 2 and "cannot be written: File too large" in said.err, said
+        result = typed(*argv)
+        assert result.code == 2 and "cannot be written: File too large" in result.err, result
         assert {path: path.read_bytes() for path in (page, *folder.iterdir())} == before
 
 
@@ -311,31 +311,31 @@ def test_a_page_may_go_where_no_file_is(typed: Typed, lab: Lab) -> None:
 
 def test_the_default_page_is_written_beside_the_journal(typed: Typed, lab: Lab) -> None:
     run = lab.up("ring", RING)
-    said = typed("experiment", "report")
+    result = typed("experiment", "report")
     path = lab.settings.run_dir(run) / "report.html"
-    assert said.code == 0 and "Report: " in said.out and path.is_file() and not list(path.parent.glob(".*"))
+    assert result.code == 0 and "Report: " in result.out and path.is_file() and not list(path.parent.glob(".*"))
 
 
 def test_runs_of_other_labs_are_left_out_of_a_campaign_and_named(typed: Typed, lab: Lab) -> None:
     here = [lab.up("ring", RING, dark_ms=40.0 + n) for n in range(2)]
-    there = lab.up("ring", RING, dark_ms=900.0, lab="other-77")
+    place = lab.up("ring", RING, dark_ms=900.0, lab="other-77")
     page, data = report(typed, "all")
-    assert data["runs"] == [there], "the newest run's lab, where the inventory's has no run"
-    said = typed("experiment", "report", "all")
-    assert f"runs of other-77 alone; left out: 2 of {KEY}" in said.out
-    assert report(typed)[1]["runs"] == [there]
+    assert data["runs"] == [place], "the newest run's lab, where the inventory's has no run"
+    result = typed("experiment", "report", "all")
+    assert f"runs of other-77 alone; left out: 2 of {KEY}" in result.out
+    assert report(typed)[1]["runs"] == [place]
     lab.up("ring", RING, dark_ms=42.0)
     page, data = report(typed, "--plan", "ring")
-    assert data["runs"][:2] == here and there not in data["runs"] and "other-77" not in page.text
-    both, _ = report(typed, here[0], there)
+    assert data["runs"][:2] == here and place not in data["runs"] and "other-77" not in page.text
+    both, _ = report(typed, here[0], place)
     assert f"They cover 2 labs, whose times are mixed below: {KEY}, other-77." in both.text
 
 
 def test_a_move_is_drawn_in_milliseconds_a_job_in_seconds_and_each_phase_once(lab: Lab) -> None:
     columns = ("kind", "subject", "phase", "begin_ms", "duration_ms", "ok", "detail")
-    told = [("stage", 300.0, 2600.0), ("arm", 2900.0, 90.0), ("switch", 3000.0, 80.0), ("resume", 3070.0, 14000.0)]
-    told += [("verify", 3090.0, 240.0), ("job", 3400.0, 900.0), ("launch", 4300.0, 2000.0), ("job", 6300.0, 12000.0)]
-    phases = Answer("phases", "", "", columns, tuple(("run", "", name, begin, ms, 1, "") for name, begin, ms in told))
+    notices = [("stage", 300.0, 2600.0), ("arm", 2900.0, 90.0), ("switch", 3000.0, 80.0), ("resume", 3070.0, 14000.0)]
+    notices += [("verify", 3090.0, 240.0), ("job", 3400.0, 900.0), ("launch", 4300.0, 2000.0), ("job", 6300.0, 12000.0)]
+    phases = Answer("phases", "", "", columns, tuple(("run", "", name, begin, ms, 1, "") for name, begin, ms in notices))
     figure = run_waterfall(phases)
     assert figure is not None
     charts = {a.get_title(loc="left"): a for a in figure.axes}
@@ -373,8 +373,8 @@ def test_after_the_lab_was_taken_down_the_report_is_of_the_plan_that_was_up(type
     second = lab.up("crossed", CROSSED, before=("ring", RING))
     taken_down = lab.store.new_run("down", KEY, user="ann")
     taken_down.finish("ok")
-    said = typed("experiment", "report")
-    assert said.code == 0 and "1 run\n" in said.out and "next: testbed experiment report all" in said.out + said.err
+    result = typed("experiment", "report")
+    assert result.code == 0 and "1 run\n" in result.out and "next: testbed experiment report all" in result.out + result.err
     assert report(typed)[1]["runs"] == [second]
     assert report(typed, "last")[1]["runs"] == [taken_down.id]
 
@@ -390,18 +390,18 @@ def test_a_change_that_was_refused_is_not_the_newest_that_brought_a_plan_up(type
 
 
 def test_bad_words_are_refused_with_what_would_do(typed: Typed, lab: Lab) -> None:
-    said = typed("experiment", "report")
-    assert said.code == 2 and "there are no runs yet" in said.err
+    result = typed("experiment", "report")
+    assert result.code == 2 and "there are no runs yet" in result.err
     run = lab.up("ring", RING)
-    said = typed("experiment", "report", "nine")
-    assert said.code == 2 and f"no run or campaign 'nine'; the latest are {run}" in said.err
+    result = typed("experiment", "report", "nine")
+    assert result.code == 2 and f"no run or campaign 'nine'; the latest are {run}" in result.err
     assert "neither an age" in typed("experiment", "report", "--since", "yesterday").err
-    said = typed("experiment", "report", "--plan", "torus")
-    assert said.code == 2 and "no run that changed the lab matches" in said.err
+    result = typed("experiment", "report", "--plan", "torus")
+    assert result.code == 2 and "no run that changed the lab matches" in result.err
     assert "runs cannot be combined with" in typed("experiment", "report", run, "--since", "7d").err
     (typed.home / "some.json").write_text("{}")
-    said = typed("experiment", "report", typed.home / "some.json")
-    assert said.code == 3 and "this is not a campaign" in said.err
+    result = typed("experiment", "report", typed.home / "some.json")
+    assert result.code == 3 and "this is not a campaign" in result.err
 
 
 @pytest.mark.parametrize("flag", ["--out", "--figures", "--data"])
@@ -409,8 +409,10 @@ def test_a_place_that_cannot_be_written_is_named(typed: Typed, lab: Lab, flag: s
     run = lab.up("ring", RING)
     (typed.home / "file").write_text("")
     place = typed.home / "file" / "below"
-    said = typed("experiment", "report", run, flag, place)
-    assert said.code == 2 and f"{place} cannot be written: Not a directory" in said.err and f"choose another {flag}" in said.err
+    result = typed("experiment", "report", run, flag, place)
+    assert (
+        result.code == 2 and f"{place} cannot be written: Not a directory" in result.err and f"choose another {flag}" in result.err
+    )
 
 
 def test_a_campaign_by_time_or_tag_takes_the_runs_of_that_time_or_tag(
@@ -474,9 +476,9 @@ def test_what_some_ports_sent_is_not_told_as_what_all_sent(typed: Typed, lab: La
     part.write_text("".join(kept))
     page, _ = report(typed, run)
     answer = page.numbers["answers"]["throughput"]
-    told = dict(zip(answer["columns"], answer["rows"][0], strict=True))
-    assert told["before_mbps"] is None and told["before_over_ms"] is None and told["across_mbps"] is None
-    assert told["after_mbps"] == whole[answer["columns"].index("after_mbps")] and 0 < told["after_over_ms"] <= 2000
+    reply = dict(zip(answer["columns"], answer["rows"][0], strict=True))
+    assert reply["before_mbps"] is None and reply["before_over_ms"] is None and reply["across_mbps"] is None
+    assert reply["after_mbps"] == whole[answer["columns"].index("after_mbps")] and 0 < reply["after_over_ms"] <= 2000
 
 
 def test_a_run_of_many_moves_shows_their_spread_and_draws_the_longest(typed: Typed, lab: Lab) -> None:

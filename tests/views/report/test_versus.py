@@ -50,14 +50,14 @@ def test_the_tax_is_what_ports_sent_for_what_the_job_sends_and_hops_are_what_hos
 
 
 @pytest.mark.parametrize(
-    ("iteration_ms", "busy", "said"), [(150.0, 0.97, True), (150.0, 0.4, False), (104.0, 0.97, False), (80.0, 0.97, False)]
+    ("iteration_ms", "busy", "reported"), [(150.0, 0.97, True), (150.0, 0.4, False), (104.0, 0.97, False), (80.0, 0.97, False)]
 )
-def test_a_slow_job_on_busy_processors_is_said_to_be_one(tmp_path: Path, iteration_ms: float, busy: float, said: bool) -> None:
+def test_a_slow_job_on_busy_processors_is_said_to_be_one(tmp_path: Path, iteration_ms: float, busy: float, reported: bool) -> None:
     ran(tmp_path, iteration_ms, busy)
     wanted = "the hosts' processors were busy 97% of the time: they, and not the links, may have set the pace"
-    assert (wanted in designtext.versus(versus("r1", "sum", json.dumps(PLAN), tmp_path, LAB))) is said
+    assert (wanted in designtext.versus(versus("r1", "sum", json.dumps(PLAN), tmp_path, LAB))) is reported
     status = JobStatus("sum", "running", iterations=3, iteration_ms=iteration_ms, iteration_expected_ms=100.0, busy=busy)
-    assert (wanted in render.job(status)) is said
+    assert (wanted in render.job(status)) is reported
 
 
 def test_a_plan_with_a_schedule_is_predicted_where_its_file_says_nothing(tmp_path: Path) -> None:
@@ -65,12 +65,12 @@ def test_a_plan_with_a_schedule_is_predicted_where_its_file_says_nothing(tmp_pat
     transfers = [{"src": a, "dst": b, "bytes": 3_000_000, "lane": 1} for a in hosts for b in hosts if a != b]
     plan = {
         "schema": "testbed.plan/1",
-        "name": "turns",
+        "name": "ring_changes",
         "schedule": {"pattern": "round-robin", "ports": ["p1"], "dwell_s": 0.45},
         "job": {"name": "all", "workload": "replay", "ranks": hosts, "traffic": {"groups": [], "transfers": transfers}},
     }
     ran(tmp_path, 1600.0, 0.3)
-    figures = {one.figure: one for one in versus("r1", "turns", json.dumps(plan), tmp_path, LAB).figures}
+    figures = {one.figure: one for one in versus("r1", "ring_changes", json.dumps(plan), tmp_path, LAB).figures}
     assert figures["iteration"].measured == 1600.0
     assert figures["iteration"].predicted == pytest.approx(2 * 510, abs=0.1), (
         "a pair has its 96 ms, and the last of the next is two slots later"
@@ -78,4 +78,4 @@ def test_a_plan_with_a_schedule_is_predicted_where_its_file_says_nothing(tmp_pat
     plan["job"]["workload"] = "allreduce"  # type: ignore[index]
     del plan["job"]["traffic"]  # type: ignore[attr-defined]
     with pytest.raises(Missing, match="turns predicts nothing"):
-        versus("r1", "turns", json.dumps(plan), tmp_path, LAB)
+        versus("r1", "ring_changes", json.dumps(plan), tmp_path, LAB)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.store.keys import slice_key
+from orchestrator.store.keys import tenancy_key
 from orchestrator.telemetry import Journal
 from tests.kit.jobs import spec
 from tests.views.report.conftest import Typed
@@ -18,9 +18,9 @@ from tests.views.report.recorded import CROSSED, KEY, MS, RING, Lab
 
 
 def page_of(typed: Typed, run: str) -> str:
-    said = typed("experiment", "report", run, "--json")
-    assert said.code == 0, said.out
-    return Path(said.data["file"]).read_text()
+    result = typed("experiment", "report", run, "--json")
+    assert result.code == 0, result.out
+    return Path(result.data["file"]).read_text()
 
 
 def row(html: str, answer: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def row(html: str, answer: str) -> dict[str, Any]:
 
 def taken_down(lab: Lab) -> None:
     """`down`: the job is stopped."""
-    job = lab.store.latest_job(slice_key(KEY, "ann"))
+    job = lab.store.latest_job(tenancy_key(KEY, "ann"))
     assert job is not None
     run = lab.store.new_run("down", KEY, plan_name="", inventory="/nowhere", user="ann")
     run.found({"current": None, "ours": {}, "others": {}, "generations": {}, "lit": [], "job": job.id}, {"hosts": []})
@@ -49,7 +49,7 @@ def launched_by_hand(lab: Lab) -> None:
     taken_down(lab)
     lab.clock.now_ns += 60_000 * MS
     run = lab.store.new_run("job launch", KEY, plan_name="ring", inventory="/nowhere", user="ann")
-    lab.store.add_job(slice_key(KEY, "ann"), run.id, "ddp", spec())
+    lab.store.add_job(tenancy_key(KEY, "ann"), run.id, "ddp", spec())
     with Journal(lab.settings.run_dir(run.id), run.id, "emulated", clock=lab.clock) as journal:
         lab.iterate(journal, 30, 813.0)
     run.finish("ok")
@@ -63,7 +63,7 @@ LATER = [taken_down, another_program, launched_by_hand]
 def test_a_report_written_later_is_the_same_byte_for_byte(typed: Typed, lab: Lab, kind: str, later: Callable[[Lab], None]) -> None:
     launched = lab.up("ring", RING)
     lab.ranks(launched)
-    run = {"launched": lambda: launched, "turned": lab.change, "kept": lab.keep}[kind]()
+    run = {"launched": lambda: launched, "changed": lab.change, "kept": lab.keep}[kind]()
     at_once = page_of(typed, run)
     assert row(at_once, "job")["now"] == launched and row(at_once, "job")["after_ms"] < 200
     lab.clock.now_ns += 45 * 60 * 1000 * MS
@@ -88,8 +88,8 @@ def test_every_view_tells_the_same_iteration_before_and_after_a_turn(typed: Type
     lab.up("ring", RING)
     run = lab.change(slow=False)
     html = page_of(typed, run)
-    turn, job = row(html, "turns"), row(html, "job")
-    assert (job["before_ms"], job["after_ms"]) == (turn["before_ms"], turn["after_ms"]) == (212.0, 172.0)
+    ring_change, job = row(html, "ring_changes"), row(html, "job")
+    assert (job["before_ms"], job["after_ms"]) == (ring_change["before_ms"], ring_change["after_ms"]) == (212.0, 172.0)
     assert "iteration before / after 212 ms / 172 ms" in Page(html).text
     assert job["before_n"] is None, "how many those were is the turn's to know"
 

@@ -16,7 +16,7 @@ from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings, load
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
@@ -28,7 +28,7 @@ PLAN = ROOT / "examples" / "topoopt-12.json"
 
 
 @dataclass
-class Told:
+class LabWriter:
     """Writes what runs write: the store as other processes do, journals of runs."""
 
     settings: Settings
@@ -37,7 +37,7 @@ class Told:
 
     def __post_init__(self) -> None:
         self.lab = load_lab(self.settings.inventory)
-        self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.settings)
+        self.key, self.tenancy = key_of(self.lab), tenancy_of(self.lab, self.settings)
 
     @contextmanager
     def watcher(self) -> Iterator[Watcher]:
@@ -54,9 +54,9 @@ class Told:
         plan = read_plan(text, PLAN.name, self.lab)
         goal = target(plan, self.lab, dict.fromkeys(self.lab.devices, frozenset()), ())
         run = self.run()
-        self.store.own(self.slice, run.id, frozenset().union(*goal.wanted.values()))
+        self.store.own(self.tenancy, run.id, frozenset().union(*goal.wanted.values()))
         self.store.set_current(
-            self.slice, run.id, plan_name="topoopt-12", plan_sha="x", plan_text=text, up=UpState(goal.links), generation=1
+            self.tenancy, run.id, plan_name="topoopt-12", plan_sha="x", plan_text=text, up=UpState(goal.links), generation=1
         )
         run.finish("ok")
         return run
@@ -64,7 +64,7 @@ class Told:
     def launched(self, run: Run, at_ms: float, name: str = "ddp") -> int:
         """A job that a run launched."""
         with patch("orchestrator.store.store.time.time", return_value=at_ms / 1e3):
-            job = self.store.add_job(self.slice, run.id, name, spec())
+            job = self.store.add_job(self.tenancy, run.id, name, spec())
         self.store.set_job(job, "running")
         return job
 
@@ -94,7 +94,9 @@ class Told:
                 journal.point("iteration", tags, {"iter": number, "iter_ms": ms}, round(at * 1e6) - journal.anchor_ns)
                 at += ms
 
-    def turn(self, run: Run, at_ms: float, *, after: int, dark_ms: float = 60.0, ok: bool = True, light: bool = True) -> None:
+    def change_rings(
+        self, run: Run, at_ms: float, *, after: int, dark_ms: float = 60.0, ok: bool = True, light: bool = True
+    ) -> None:
         """The journal of a change at which the job turned: removals 4 ms after its begin, then dark, then 4 ms to the commit."""
         with Journal(self.settings.run_dir(run.id), run.id, self.lab.name) as journal:
             begun, named = round(at_ms * 1e6) - journal.anchor_ns, {"reconfig_id": f"{run.id}/1"}
@@ -106,14 +108,14 @@ class Told:
                 for device in ("ocs1", "ocs2"):
                     tags = {"device": device, "kind": "ocs", "model": "polatis-scpi", "op": "change"}
                     journal.point("reconfig_device", tags, {**named, **ends, "writes": 1, "error": ""}, begun)
-            stood = {"stood_ms": dark_ms + 36, "dark_ms": dark_ms, "commit_ms": 4.0, "boundary_ms": 32.0}
+            paused = {"paused_ms": dark_ms + 36, "dark_ms": dark_ms, "commit_ms": 4.0, "boundary_ms": 32.0}
             times = {"before_ms": 212.0, "after_ms": 172.0, "worst_rank_ms": 71.0, "prepare_ms": 380.0}
-            fields: dict[str, Any] = {"move": 3, "after": after, **stood, **times} if ok else {"move": 3, "prepare_ms": 380.0}
-            journal.point("turn", {"job": "ddp", "mode": "ride", "ok": str(int(ok))}, {**named, **fields}, begun)
+            fields: dict[str, Any] = {"move": 3, "after": after, **paused, **times} if ok else {"move": 3, "prepare_ms": 380.0}
+            journal.point("turn", {"job": "ddp", "mode": "send", "ok": str(int(ok))}, {**named, **fields}, begun)
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+def lab_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabWriter]:
     inventory = tmp_path / "inventory"
     inventory.mkdir()
     for name in ("hosts.yml", "devices.yml", "fibres.yml"):  # at an address where nobody listens, and no emulator's to start
@@ -124,7 +126,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     monkeypatch.setenv("TESTBED_INVENTORY", str(inventory))
     settings = load()
     with Store(settings.store_path, durable=False) as store:
-        found = Told(settings, store)
+        found = LabWriter(settings, store)
         yield found
         for journal in found.journals:
             journal.close()

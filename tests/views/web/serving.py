@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from orchestrator.views.web.doors import Keys, Names
+from orchestrator.views.web.access import Keys, Names
 from orchestrator.views.web.safestate import SafeState
 from orchestrator.views.web.server import Page, serve_page
-from tests.views.web.conftest import Told
+from tests.views.web.conftest import LabWriter
 
 
 @dataclass
@@ -34,11 +34,11 @@ class Served:
 
 
 @asynccontextmanager
-async def served(told: Told, plan: Path | None = None, port: int = 0) -> AsyncIterator[Served]:
-    with told.watcher() as watcher, socket.create_server(("127.0.0.1", port)) as listener:
+async def served(lab_writer: LabWriter, plan: Path | None = None, port: int = 0) -> AsyncIterator[Served]:
+    with lab_writer.watcher() as watcher, socket.create_server(("127.0.0.1", port)) as listener:
         at = listener.getsockname()[1]
         keys, ready = Keys(), asyncio.Event()
-        page = Page(watcher, SafeState(told.settings, plan, plan.stem if plan else ""), Names("127.0.0.1", at), keys)
+        page = Page(watcher, SafeState(lab_writer.settings, plan, plan.stem if plan else ""), Names("127.0.0.1", at), keys)
         serving = asyncio.create_task(serve_page(page, listener, ready.set))
         await asyncio.wait_for(ready.wait(), 10)
         try:

@@ -12,7 +12,7 @@ from orchestrator.telemetry import Journal
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.carrying import Carrying
 from orchestrator.views.live.sections import whole_picture
-from tests.views.web.conftest import Told
+from tests.views.web.conftest import LabWriter
 from tests.views.web.test_picture import point
 
 JOB = {"job": "ddp"}
@@ -47,7 +47,7 @@ def carry(journal: Journal, count: int = 30, flagged: tuple[int, ...] = (12,), f
     journal.flush()
 
 
-WORDS = {
+TEXTS = {
     "shadow": "on gpu07: 29 of 30 iterations equal, checkpoint of iteration 30, 5.0 ms behind; 1 state fetched, 0 packets lost;"
     " taps on gpu01, gpu02",
     "aggregate": "at ideal: 15 of 64 slots, 12000 packets in, 3000 sums, 0.8 % sent again, lease 52 s",
@@ -58,21 +58,21 @@ WORDS = {
 }
 
 
-def test_each_has_a_line_and_a_mark_until_the_job_has_ended(told: Told) -> None:
-    carry(told.journal(told.up()))
-    with told.watcher() as watcher:
+def test_each_has_a_line_and_a_mark_until_the_job_has_ended(lab_writer: LabWriter) -> None:
+    carry(lab_writer.journal(lab_writer.up()))
+    with lab_writer.watcher() as watcher:
         picture = watcher.picture
-        said: Any = whole_picture(picture)["carried"]
-        assert {mark["name"]: mark["words"] for mark in said["marks"]} == WORDS
-        assert said["copied"] == {"to": "gpu07", "from": ["gpu01", "gpu02"]}
-        shares = {mark["name"]: mark["share"] for mark in said["marks"]}
+        reply: Any = whole_picture(picture)["carried"]
+        assert {mark["name"]: mark["message"] for mark in reply["marks"]} == TEXTS
+        assert reply["copied"] == {"to": "gpu07", "from": ["gpu01", "gpu02"]}
+        shares = {mark["name"]: mark["share"] for mark in reply["marks"]}
         assert shares == {"shadow": None, "aggregate": 0.2344, "cache": 0.7111, "sends": 0.1, "datagrams": 0.4, "saves": 0.0066}
-        cells = next(mark["cells"] for mark in said["marks"] if mark["name"] == "shadow")
-        assert cells[11:14] == ["flagged", "equal", "fetched"] and not any(mark["bad"] for mark in said["marks"])
+        cells = next(mark["cells"] for mark in reply["marks"] if mark["name"] == "shadow")
+        assert cells[11:14] == ["flagged", "equal", "fetched"] and not any(mark["bad"] for mark in reply["marks"])
         console = Console(file=StringIO(), width=150, height=60)
         console.print(screen(picture, 150, 60))
-        for name, words in WORDS.items():
-            assert f"{name:<10}{words}" in console.file.getvalue()  # type: ignore[attr-defined]
+        for name, text in TEXTS.items():
+            assert f"{name:<10}{text}" in console.file.getvalue()  # type: ignore[attr-defined]
         picture.job["ended"] = True
         assert [line.plain[:6] for line in carried_lines(picture)] == ["shadow"], "of an ended job one goes on from its shadow"
 
@@ -85,10 +85,10 @@ def test_a_shadow_that_falls_behind_and_a_loss_beyond_its_bound_are_trouble() ->
     carrying = Carrying()
     for n in range(1, 8):
         carrying.point(at("shadow", {}, "b", iter=n, equal=int(n < 2), checkpoint=1, host="gpu07"))
-    assert [mark[2] for mark in carrying.words(ended=False)] == [True]
+    assert [mark[2] for mark in carrying.text(ended=False)] == [True]
     lost = {"wire_bytes": 100, "whole_bytes": 100, "lost_share": 0.03, "loss_bound": 0.02}
     carrying.point(at("collective", {"op": "all_reduce", "algo": "ring"}, "b", **lost))
-    assert [(name, bad) for name, _, bad in carrying.words(ended=False)] == [("shadow", True), ("datagrams", True)]
+    assert [(name, bad) for name, _, bad in carrying.text(ended=False)] == [("shadow", True), ("datagrams", True)]
 
 
 def test_a_newer_job_takes_the_marks_away_and_an_older_one_says_nothing() -> None:
@@ -98,10 +98,10 @@ def test_a_newer_job_takes_the_marks_away_and_an_older_one_says_nothing() -> Non
     carrying.point(at("shadow", {}, "a", iter=9, equal=1, checkpoint=9, host="gpu08"))
     assert not carrying.taken()
     carrying.point(at("iteration", {"workload": "train"}, "c", iter=1, iter_ms=5.0))
-    assert carrying.taken() and carrying.words(ended=False) == []
+    assert carrying.taken() and carrying.text(ended=False) == []
 
 
 def test_whole_sums_without_loss_make_no_mark() -> None:
     carrying = Carrying()
     carrying.point(at("collective", {"op": "all_reduce", "algo": "ring"}, "b", wire_bytes=6_010_000, whole_bytes=6_000_000))
-    assert carrying.words(ended=False) == []
+    assert carrying.text(ended=False) == []

@@ -26,8 +26,8 @@ from optics.plain import printable
 from orchestrator.cli import main
 from orchestrator.cli.watchscreen import clock, curves
 from orchestrator.views.web import listening
-from orchestrator.views.web.doors import Names
-from tests.views.web.conftest import PLAN, Told
+from orchestrator.views.web.access import Names
+from tests.views.web.conftest import PLAN, LabWriter
 from tests.views.web.test_training import scene
 
 TESTBED = [sys.executable, "-m", "orchestrator.cli.main"]
@@ -44,15 +44,15 @@ class Ended:
 def ran(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     """A command in this very process."""
 
-    def run(*words: str) -> Ended:
-        code = main.run(words)
+    def run(*argv: str) -> Ended:
+        code = main.run(argv)
         return Ended(code, *capsys.readouterr())
 
     return run
 
 
-def started(*words: str, **more: object) -> subprocess.Popen[str]:
-    process = subprocess.Popen([*TESTBED, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)  # type: ignore[call-overload]
+def started(*argv: str, **more: object) -> subprocess.Popen[str]:
+    process = subprocess.Popen([*TESTBED, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)  # type: ignore[call-overload]
     assert isinstance(process, subprocess.Popen)
     return process
 
@@ -68,13 +68,13 @@ def lines_until(process: subprocess.Popen[str], wanted: Callable[[str], bool]) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_without_a_terminal_watch_prints_lines_and_an_interrupt_ends_it_with_0(told: Told, number: int) -> None:
-    told.up()
+def test_without_a_terminal_watch_prints_lines_and_an_interrupt_ends_it_with_0(lab_writer: LabWriter, number: int) -> None:
+    lab_writer.up()
     process = started("watch", "--passive")
     first = lines_until(process, lambda line: "circuits lit" in line)
     assert re.fullmatch(r"\d\d:\d\d:\d\d  48/48 circuits lit\n", first[-1]) and len(first) == 1
-    run = told.run(plan="next\x1b[2J")
-    told.move(run)
+    run = lab_writer.run(plan="next\x1b[2J")
+    lab_writer.move(run)
     found = "".join(lines_until(process, lambda line: "72 circuits moved" in line))
     assert "up next\\x1b[2J begins (ann)" in found and "stage      528 routes" in found
     assert "72 circuits moved: dark 64.0 ms, total 190.5 ms" in found
@@ -83,12 +83,12 @@ def test_without_a_terminal_watch_prints_lines_and_an_interrupt_ends_it_with_0(t
     assert (process.returncode, err) == (0, "") and "Traceback" not in out
 
 
-@pytest.mark.parametrize("words", [(), ("--jsonl",), ("--json",)])
-def test_watch_ends_when_nobody_reads_any_more_though_nothing_happens(told: Told, words: tuple[str, ...]) -> None:
-    told.up()
-    process = started("watch", "--passive", *words)
+@pytest.mark.parametrize("argv", [(), ("--jsonl",), ("--json",)])
+def test_watch_ends_when_nobody_reads_any_more_though_nothing_happens(lab_writer: LabWriter, argv: tuple[str, ...]) -> None:
+    lab_writer.up()
+    process = started("watch", "--passive", *argv)
     assert process.stdout is not None and process.stderr is not None
-    if "--json" not in words:
+    if "--json" not in argv:
         process.stdout.readline()
     process.stdout.close()
     try:
@@ -100,12 +100,12 @@ def test_watch_ends_when_nobody_reads_any_more_though_nothing_happens(told: Told
         process.stderr.close()
 
 
-def test_jsonl_begins_with_the_picture_and_goes_on_with_events(told: Told) -> None:
-    told.up()
+def test_jsonl_begins_with_the_picture_and_goes_on_with_events(lab_writer: LabWriter) -> None:
+    lab_writer.up()
     process = started("watch", "--passive", "--jsonl", "--for", "60s")
     picture = json.loads(lines_until(process, lambda line: True)[0])
     assert picture["event"] == "picture" and len(picture["circuits"]) == 48
-    journal = told.journal(told.run())
+    journal = lab_writer.journal(lab_writer.run())
     journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": 7, "iter_ms": 41.5})
     journal.flush()
     event = json.loads(lines_until(process, lambda line: '"iteration"' in line)[-1])
@@ -120,13 +120,13 @@ def test_jsonl_begins_with_the_picture_and_goes_on_with_events(told: Told) -> No
 
 
 def test_one_picture_tells_what_there_is_and_what_there_is_not(
-    told: Told, tmp_path: Path, ran: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    lab_writer: LabWriter, tmp_path: Path, ran: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = ran("watch", "--once", "--passive")
     assert empty.returncode == 0 and "no plan is up: testbed up --topology PLAN" in empty.stdout and "no run yet" in empty.stdout
-    told.up()
-    run = told.run(plan="next")
-    told.move(run)
+    lab_writer.up()
+    run = lab_writer.run(plan="next")
+    lab_writer.move(run)
     run.finish("ok")
     shown = ran("watch", "--once", "--passive").stdout
     assert re.search(r"gpu01 ● gpu02:p1", shown) and "the last change" in shown and "ocs1 switch" in shown and "\x1b" not in shown
@@ -141,8 +141,8 @@ def test_one_picture_tells_what_there_is_and_what_there_is_not(
     assert data["run"]["plan"] == "next" and data["move"]["figures"]["dark_ms"] == 64.0
 
 
-def test_of_a_lab_at_rest_the_curves_say_until_when_they_are(told: Told) -> None:
-    with told.watcher() as watcher:
+def test_of_a_lab_at_rest_the_curves_say_until_when_they_are(lab_writer: LabWriter) -> None:
+    with lab_writer.watcher() as watcher:
         now = time.time() * 1e3
         for age in (60_000.0, 0.0):
             watcher.picture.iterations.set(now - age, 40.0)
@@ -151,10 +151,12 @@ def test_of_a_lab_at_rest_the_curves_say_until_when_they_are(told: Told) -> None
 
 
 @pytest.mark.parametrize(("encoding", "marks"), [("utf-8", "●▆▼"), ("ascii", "*v")])
-def test_on_a_terminal_watch_paints_one_screen_that_fits_and_leaves_it_as_it_was(told: Told, encoding: str, marks: str) -> None:
-    launch = told.up()
-    with told.watcher() as watcher:
-        scene(told, watcher, launch=launch)
+def test_on_a_terminal_watch_paints_one_screen_that_fits_and_leaves_it_as_it_was(
+    lab_writer: LabWriter, encoding: str, marks: str
+) -> None:
+    launch = lab_writer.up()
+    with lab_writer.watcher() as watcher:
+        scene(lab_writer, watcher, launch=launch)
     ours, theirs = pty.openpty()
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -188,12 +190,12 @@ def _read(terminal: int, enough: Callable[[str], bool]) -> str:
     return text
 
 
-def test_ui_prints_its_address_serves_and_ends_with_0(told: Told) -> None:
+def test_ui_prints_its_address_serves_and_ends_with_0(lab_writer: LabWriter) -> None:
     process = started("ui", "--port", "0", "--passive", "--safe-plan", str(PLAN))
-    said = lines_until(process, lambda line: "Ctrl-C" in line)
-    url = re.search(r"http://127\.0\.0\.1:\d+/", said[0])
-    key = re.search(r"#key=([\w-]{43})$", said[1].strip())
-    assert url and key and "topoopt-12" in said[1]
+    lines = lines_until(process, lambda line: "Ctrl-C" in line)
+    url = re.search(r"http://127\.0\.0\.1:\d+/", lines[0])
+    key = re.search(r"#key=([\w-]{43})$", lines[1].strip())
+    assert url and key and "topoopt-12" in lines[1]
     picture = httpx.get(f"{url[0]}picture").json()
     assert picture["safe"]["plan"] == "topoopt-12" and picture["safe"]["state"] == "ready" and key[1] not in json.dumps(picture)
     entered = httpx.post(f"{url[0]}enter", json={"key": key[1]}, headers={"origin": url[0].rstrip("/")})
@@ -226,7 +228,7 @@ def test_the_address_that_is_printed_can_be_opened_here(listen: str, url: str | 
         socket.create_connection((host.rpartition(":")[0].strip("[]"), port), 5).close()
 
 
-def test_the_safe_plan_may_stand_in_the_settings(told: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_safe_plan_may_stand_in_the_settings(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "testbed.toml").write_text(f'safe_plan = "{os.path.relpath(PLAN, tmp_path)}"\n')
     process = started("ui", "--port", "0", "--passive", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PLAN.parents[1])})
     assert "topoopt-12" in lines_until(process, lambda line: "#key=" in line)[-1]
@@ -235,7 +237,9 @@ def test_the_safe_plan_may_stand_in_the_settings(told: Told, monkeypatch: pytest
     assert process.returncode == 0
 
 
-def test_what_is_wrong_with_a_page_is_said_before_it_is_served(told: Told, tmp_path: Path, ran: Callable[..., Ended]) -> None:
+def test_what_is_wrong_with_a_page_is_said_before_it_is_served(
+    lab_writer: LabWriter, tmp_path: Path, ran: Callable[..., Ended]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = ran("ui", "--port", str(taken.getsockname()[1]), "--passive")
     assert refused.returncode == 2 and "cannot listen" in refused.stderr and "testbed ui --port 0" in refused.stderr
@@ -244,16 +248,16 @@ def test_what_is_wrong_with_a_page_is_said_before_it_is_served(told: Told, tmp_p
     (tmp_path / "bad.json").write_text('{"schema": "testbed.plan/1", "name": "bad", "links": [{"a": "gpu99:p1", "b": "gpu01:p1"}]}')
     bad = ran("ui", "--port", "0", "--passive", "--safe-plan", str(tmp_path / "bad.json"))
     assert bad.returncode == 3 and "gpu99" in bad.stderr
-    for words in (("--for", "soon"), ("--svg", "x.svg")):
-        wrong = ran("watch", *words)
-        assert wrong.returncode == 2 and words[0] in wrong.stderr
+    for argv in (("--for", "soon"), ("--svg", "x.svg")):
+        wrong = ran("watch", *argv)
+        assert wrong.returncode == 2 and argv[0] in wrong.stderr
     no_lab = ran("watch", "--once", "--inventory", str(tmp_path / "none"))
     assert no_lab.returncode == 3 and "hosts.yml" in no_lab.stderr
 
 
-def test_hosts_that_do_not_answer_are_told_and_the_rest_is_shown(told: Told, ran: Callable[..., Ended]) -> None:
-    told.up()
+def test_hosts_that_do_not_answer_are_told_and_the_rest_is_shown(lab_writer: LabWriter, ran: Callable[..., Ended]) -> None:
+    lab_writer.up()
     shown = ran("watch", "--once", "--for", "2s").stdout
     assert "48/48 circuits lit" in shown and re.search(r"! 12 of 12 hosts do not answer: gpu01", shown)
-    (told.settings.inventory / "emulator.yml").write_text("hosts: true\n")
+    (lab_writer.settings.inventory / "emulator.yml").write_text("hosts: true\n")
     assert "! the emulated lab does not run: testbed lab start" in ran("watch", "--once", "--for", "2s").stdout

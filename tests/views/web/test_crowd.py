@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.views.web import crowd, server
 from orchestrator.views.web.crowd import Places, owners
-from tests.views.web.conftest import Told
+from tests.views.web.conftest import LabWriter
 from tests.views.web.serving import Served, served, stream
 
 STREAMS = """
@@ -31,21 +31,21 @@ sys.stdin.read()
 
 
 @asynccontextmanager
-async def held(at: Served, words: str, count: int = 1, source: str = "127.0.0.2") -> AsyncIterator[list[asyncio.StreamReader]]:
-    """Connections that said `words` and say nothing more."""
+async def held(at: Served, text: str, count: int = 1, source: str = "127.0.0.2") -> AsyncIterator[list[asyncio.StreamReader]]:
+    """Connections that said `text` and say nothing more."""
     opened = [await asyncio.open_connection("127.0.0.1", at.port, local_addr=(source, 0)) for _ in range(count)]
     try:
         for _, writer in opened:
-            writer.write(words.replace("HOST", f"127.0.0.1:{at.port}").encode())
+            writer.write(text.replace("HOST", f"127.0.0.1:{at.port}").encode())
         yield [reader for reader, _ in opened]
     finally:
         for _, writer in opened:
             writer.transport.abort()
 
 
-async def test_idle_streams_on_every_place_shut_nobody_out(told: Told) -> None:
-    told.up()
-    async with served(told) as at, held(at, "GET /events HTTP/1.1\r\nHost: HOST\r\n\r\n", server.PAGES) as readers:
+async def test_idle_streams_on_every_place_shut_nobody_out(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    async with served(lab_writer) as at, held(at, "GET /events HTTP/1.1\r\nHost: HOST\r\n\r\n", server.PAGES) as readers:
         for reader in readers:
             assert await reader.read(1)
         for _ in range(3):
@@ -55,9 +55,9 @@ async def test_idle_streams_on_every_place_shut_nobody_out(told: Told) -> None:
         assert len(at.page.hub) <= server.PAGES
 
 
-async def test_who_makes_room_is_told_so_and_when_to_come_back(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_makes_room_is_told_so_and_when_to_come_back(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PAGES", 1)
-    async with served(told) as at, stream(at.url) as first, stream(at.url) as second:
+    async with served(lab_writer) as at, stream(at.url) as first, stream(at.url) as second:
         assert (await anext(first))[0] == "whole"
         assert (await anext(second))[0] == "whole"
         seen = [name async for name, _ in first]
@@ -67,18 +67,20 @@ async def test_who_makes_room_is_told_so_and_when_to_come_back(told: Told, monke
 @pytest.mark.skipif(
     os.geteuid() != 0, reason="only root may act as another user: that users do not displace each other was not tried"
 )
-async def test_streams_of_another_user_of_this_machine_take_no_place_of_mine(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "BEAT_S", 0.05)
-    async with served(told) as at, stream(at.url) as mine:
+async def test_streams_of_another_user_of_this_machine_take_no_place_of_mine(
+    lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEARTBEAT_S", 0.05)
+    async with served(lab_writer) as at, stream(at.url) as mine:
         assert (await anext(mine))[0] == "whole"
-        words = ["-c", STREAMS, str(at.port), str(server.PAGES + 8)]
+        argv = ["-c", STREAMS, str(at.port), str(server.PAGES + 8)]
         pipe = asyncio.subprocess.PIPE
-        attacker = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=pipe, stdout=pipe)
+        attacker = await asyncio.create_subprocess_exec(sys.executable, *argv, stdin=pipe, stdout=pipe)
         try:
             assert attacker.stdout is not None
             assert await asyncio.wait_for(attacker.stdout.readline(), 60) == b"held\n"
             for _ in range(10):
-                assert (await asyncio.wait_for(anext(mine), 10))[0] in ("beat", "change")
+                assert (await asyncio.wait_for(anext(mine), 10))[0] in ("heartbeat", "change")
         finally:
             attacker.kill()
             await attacker.communicate()
@@ -93,15 +95,17 @@ SLOW = {
 
 
 @pytest.mark.parametrize("how", SLOW)
-async def test_a_request_that_is_never_finished_is_hung_up_on(told: Told, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_a_request_that_is_never_finished_is_hung_up_on(
+    lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     monkeypatch.setattr(crowd, "HEAD_S", 0.3)
-    async with served(told) as at, held(at, SLOW[how]) as (reader,):
+    async with served(lab_writer) as at, held(at, SLOW[how]) as (reader,):
         await asyncio.wait_for(reader.read(), 20)
 
 
-async def test_a_trickle_of_bytes_is_no_reason_to_wait_longer(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trickle_of_bytes_is_no_reason_to_wait_longer(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowd, "HEAD_S", 0.3)
-    async with served(told) as at:
+    async with served(lab_writer) as at:
         reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
 
         async def trickle() -> None:
@@ -124,16 +128,16 @@ async def _end(reader: asyncio.StreamReader) -> None:
         pass
 
 
-async def test_a_body_that_never_comes_is_not_waited_for(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_never_comes_is_not_waited_for(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "BODY_S", 0.2)
-    words = "POST /enter HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nContent-Length: 20\r\n\r\n{"
-    async with served(told) as at, held(at, words, source="127.0.0.1") as (reader,):
+    text = "POST /enter HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nContent-Length: 20\r\n\r\n{"
+    async with served(lab_writer) as at, held(at, text, source="127.0.0.1") as (reader,):
         assert b"403" in await asyncio.wait_for(reader.readline(), 20)
 
 
-async def test_who_reads_nothing_of_what_he_asked_for_is_hung_up_on(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_reads_nothing_of_what_he_asked_for_is_hung_up_on(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowd, "READ_S", 0.3)
-    async with served(told) as at:
+    async with served(lab_writer) as at:
         _, writer = await asyncio.open_connection("127.0.0.1", at.port, limit=1)
         try:
             writer.write(f"GET /events HTTP/1.1\r\nHost: 127.0.0.1:{at.port}\r\n\r\n".encode())
@@ -147,10 +151,10 @@ async def test_who_reads_nothing_of_what_he_asked_for_is_hung_up_on(told: Told, 
             writer.transport.abort()
 
 
-async def test_connections_that_ask_for_nothing_shut_nobody_out(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_that_ask_for_nothing_shut_nobody_out(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowd, "CONNECTIONS", 20)
     async with AsyncExitStack() as stack:
-        at = await stack.enter_async_context(served(told))
+        at = await stack.enter_async_context(served(lab_writer))
         await stack.enter_async_context(held(at, "", 60))
         async with httpx.AsyncClient(base_url=at.url) as client:
             assert (await client.get("picture")).status_code == 200

@@ -13,13 +13,13 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from optics import CrossConnect, Port
-from orchestrator.hosts import Beat
+from orchestrator.hosts import Heartbeat
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
-from tests.views.web.conftest import ROOT, Told
+from tests.views.web.conftest import ROOT, LabWriter
 from tests.views.web.serving import Served, served
 from tests.views.web.test_carried import carry
-from tests.views.web.test_slots import begin, turning
+from tests.views.web.test_slots import begin, scheduled
 from tests.views.web.test_training import scene
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -33,8 +33,8 @@ RING = ROOT / "examples" / "ring-12.json"
 expect.set_options(timeout=20_000)
 LEAST_PX = 100
 LIT = '.arc[data-state="lit"]'
-BEAT = Beat("gpu01", "running", None, 7, "exchange", 30.0, ())
-_TOLD = re.compile("ERR_CONNECTION|ERR_INCOMPLETE|403")
+BEAT = Heartbeat("gpu01", "running", None, 7, "exchange", 30.0, ())
+_SHOWN = re.compile("ERR_CONNECTION|ERR_INCOMPLETE|403")
 """A browser's own words for a server that is away and for a key that was refused: the page tells both itself."""
 
 
@@ -53,7 +53,7 @@ async def opened(browser: Browser, at: Served, **more: object) -> AsyncIterator[
     context = await browser.new_context(viewport={"width": 1280, "height": 800}, **more)  # type: ignore[arg-type]
     page = await context.new_page()
     page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("console", lambda line: trouble.append(line.text) if line.type == "error" and not _TOLD.search(line.text) else None)
+    page.on("console", lambda line: trouble.append(line.text) if line.type == "error" and not _SHOWN.search(line.text) else None)
     page.on("request", lambda request: trouble.append(request.url) if not request.url.startswith((at.url, "data:")) else None)
     try:
         await page.goto(at.url)
@@ -64,8 +64,8 @@ async def opened(browser: Browser, at: Served, **more: object) -> AsyncIterator[
     assert not trouble
 
 
-async def test_an_empty_lab_says_what_to_do(browser: Browser, told: Told) -> None:
-    async with served(told) as at, opened(browser, at) as page:
+async def test_an_empty_lab_says_what_to_do(browser: Browser, lab_writer: LabWriter) -> None:
+    async with served(lab_writer) as at, opened(browser, at) as page:
         await expect(page.locator("#nothing")).to_contain_text("testbed up --topology")
         await expect(page.locator("#waterfall")).to_contain_text("Nothing was moved yet")
         await expect(page.locator("#iterations .empty")).to_be_visible()
@@ -73,24 +73,24 @@ async def test_an_empty_lab_says_what_to_do(browser: Browser, told: Told) -> Non
         assert await page.locator(".arc").count() == 0
 
 
-async def test_circuits_go_dark_and_others_light_up_while_one_looks(browser: Browser, told: Told) -> None:
-    told.up()
-    async with served(told) as at, opened(browser, at) as page:
+async def test_circuits_go_dark_and_others_light_up_while_one_looks(browser: Browser, lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    async with served(lab_writer) as at, opened(browser, at) as page:
         await expect(page.locator(LIT)).to_have_count(24)
         await expect(page.locator("#stat-lit")).to_have_text("48 / 48")
-        run = told.run(plan="next\u202e<b>")
+        run = lab_writer.run(plan="next\u202e<b>")
         old, new = (CrossConnect(Port("ocs1", "1"), Port("ocs1", to)) for to in ("18", "19"))
         step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
         step.begin()
-        told.store.own(told.slice, run.id, [new])
+        lab_writer.store.own(lab_writer.tenancy, run.id, [new])
         await expect(page.locator('[data-circuit="gpu01:p1|gpu02:p1"]')).to_have_attribute("data-state", "dark")
         await expect(page.locator('[data-circuit="gpu01:p1|gpu03:p1"]')).to_have_attribute("data-state", "making")
         await expect(page.locator('[data-device="ocs1"] .phase')).to_contain_text("dark")
         await expect(page.locator("#run")).to_contain_text("switch ocs1: up next")
-        told.store.disown(told.slice, [old])
+        lab_writer.store.disown(lab_writer.tenancy, [old])
         step.end()
         await expect(page.locator('[data-circuit="gpu01:p1|gpu03:p1"]')).to_have_attribute("data-state", "lit")
-        told.move(run)
+        lab_writer.move(run)
         run.finish("ok")
         await expect(page.locator("#stat-dark")).to_have_text("64 ms")
         await expect(page.locator("#waterfall .name", has_text="ocs1 switch")).to_be_visible()
@@ -99,37 +99,39 @@ async def test_circuits_go_dark_and_others_light_up_while_one_looks(browser: Bro
         assert await page.locator("main b:not(.figures b)").count() == 0
         at.page.watcher.picture.carrier("gpu03:p2", 4e12, False)
         await expect(page.locator('.arc[data-state="lost"]')).to_have_count(1)
-        await expect(page.locator("#said")).to_contain_text("lost its light")
+        await expect(page.locator("#announced")).to_contain_text("lost its light")
 
 
-async def test_a_turn_is_in_words_above_the_curve_and_a_slow_iteration_in_the_list(browser: Browser, told: Told) -> None:
-    launch = told.up()
-    async with served(told) as at, opened(browser, at) as page:
-        await expect(page.locator("#turn")).to_be_hidden()
-        scene(told, at.page.watcher, launch=launch)
-        stood = "job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms"
-        await expect(page.locator("#turn")).to_contain_text(stood)
-        await expect(page.locator("#turn")).to_have_attribute("title", "ddp, after iteration 30, worst rank 71 ms")
+async def test_a_turn_is_in_words_above_the_curve_and_a_slow_iteration_in_the_list(browser: Browser, lab_writer: LabWriter) -> None:
+    launch = lab_writer.up()
+    async with served(lab_writer) as at, opened(browser, at) as page:
+        await expect(page.locator("#ring-change")).to_be_hidden()
+        scene(lab_writer, at.page.watcher, launch=launch)
+        paused = "job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms"
+        await expect(page.locator("#ring-change")).to_contain_text(paused)
+        await expect(page.locator("#ring-change")).to_have_attribute("title", "ddp, after iteration 30, worst rank 71 ms")
         await expect(page.locator("#news")).to_contain_text("iteration 30 took 310 ms, usually 201: dark 60, commit 4, boundary 45")
         await page.set_viewport_size({"width": 390, "height": 844})
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
         await page.reload()
-        await expect(page.locator("#turn")).to_contain_text("▼")
+        await expect(page.locator("#ring-change")).to_contain_text("▼")
 
 
-async def test_slots_light_up_in_turn_also_on_a_phone_and_looks_of_an_adapter_are_bars(browser: Browser, told: Told) -> None:
-    with turning(told) as (journal, _, _):
-        async with served(told) as at, opened(browser, at) as page:
+async def test_slots_light_up_in_turn_also_on_a_phone_and_looks_of_an_adapter_are_bars(
+    browser: Browser, lab_writer: LabWriter
+) -> None:
+    with scheduled(lab_writer) as (journal, _, _):
+        async with served(lab_writer) as at, opened(browser, at) as page:
             for slot in (0, 1):
                 begin(journal, slot)
                 await expect(page.locator('.slot[data-now="true"]')).to_have_text(str(slot))
                 await expect(page.locator(LIT)).to_have_count(3)
                 await expect(page.locator('.arc[data-state="waits"]')).to_have_count(4)
-            await expect(page.locator("#slots-words")).to_contain_text("slot 1 of 3, cycle 0, duty 0.890")
+            await expect(page.locator("#slots-message")).to_contain_text("slot 1 of 3, cycle 0, duty 0.890")
             begin(journal, 2, lit_ms=970.0)
             await expect(page.locator('.slot[data-late="true"]')).to_have_text("1")
-            for what, gain in (("turned", 2.5), ("skipped", 1.02)):
-                journal.point("adapt", {"plan": "turns", "what": what}, {"iteration": 3, "gain": gain, "why": "gain"})
+            for what, gain in (("changed", 2.5), ("skipped", 1.02)):
+                journal.point("adapt", {"plan": "ring_changes", "what": what}, {"iteration": 3, "gain": gain, "why": "gain"})
             journal.flush()
             await expect(page.locator("#adapt .look")).to_have_count(2)
             await expect(page.locator('#adapt .look[data-what="turned"]')).to_have_attribute(
@@ -140,10 +142,10 @@ async def test_slots_light_up_in_turn_also_on_a_phone_and_looks_of_an_adapter_ar
 
 
 async def test_what_knows_the_traffic_has_marks_that_fit_a_phone_and_the_tapped_hosts_are_seen(
-    browser: Browser, told: Told
+    browser: Browser, lab_writer: LabWriter
 ) -> None:
-    carry(told.journal(told.up()))
-    async with served(told) as at, opened(browser, at) as page:
+    carry(lab_writer.journal(lab_writer.up()))
+    async with served(lab_writer) as at, opened(browser, at) as page:
         await expect(page.locator("#carried .mark")).to_have_count(6)
         await expect(page.locator("#copies .copy")).to_have_count(2)
         await expect(page.locator('[data-role="follower"]')).to_have_attribute("data-host", "gpu07")
@@ -153,24 +155,24 @@ async def test_what_knows_the_traffic_has_marks_that_fit_a_phone_and_the_tapped_
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-async def test_ranks_have_a_key_and_leave_the_curve_of_iterations_its_room(browser: Browser, told: Told) -> None:
-    with told.watcher() as watcher:
-        run, _ = scene(told, watcher)
-    journal = told.journal(run)
+async def test_ranks_have_a_key_and_leave_the_curve_of_iterations_its_room(browser: Browser, lab_writer: LabWriter) -> None:
+    with lab_writer.watcher() as watcher:
+        run, _ = scene(lab_writer, watcher)
+    journal = lab_writer.journal(run)
     for rank, ms in (("gpu01", 20.0), ("gpu02", 90.0)):
         times = {"iter": 49, "iter_ms": 100.0, "compute_ms": ms, "exposed_ms": 100.0 - ms, "wait_ms": 1.0}
         journal.point("rank", {"job": "ddp", "rank": rank}, times)
     journal.flush()
-    async with served(told) as at, opened(browser, at) as page:
+    async with served(lab_writer) as at, opened(browser, at) as page:
         await expect(page.locator("#ranks .rank")).to_have_count(2)
-        await expect(page.locator("#ranks-words")).to_contain_text("slowest gpu02")
+        await expect(page.locator("#ranks-message")).to_contain_text("slowest gpu02")
         await expect(page.locator(".parts")).to_be_visible()
         assert await page.locator("#iterations").evaluate("box => box.clientHeight") >= LEAST_PX
 
 
-async def test_keys_do_what_buttons_do_and_the_theme_stays(browser: Browser, told: Told) -> None:
-    told.up()
-    async with served(told) as at, opened(browser, at, color_scheme="dark", reduced_motion="reduce") as page:
+async def test_keys_do_what_buttons_do_and_the_theme_stays(browser: Browser, lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    async with served(lab_writer) as at, opened(browser, at, color_scheme="dark", reduced_motion="reduce") as page:
         await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
         await page.keyboard.press("t")
         await expect(page.locator("html")).to_have_attribute("data-theme", "light")
@@ -190,7 +192,7 @@ async def test_keys_do_what_buttons_do_and_the_theme_stays(browser: Browser, tol
         await page.keyboard.press("Escape")
         await expect(page.locator("#help-dialog")).to_be_hidden()
         await page.keyboard.press("-")
-        await expect(page.locator("#said")).to_have_text("charts over 10 minutes")
+        await expect(page.locator("#announced")).to_have_text("charts over 10 minutes")
         focused = set()
         for _ in range(12):
             await page.keyboard.press("Tab")
@@ -199,18 +201,18 @@ async def test_keys_do_what_buttons_do_and_the_theme_stays(browser: Browser, tol
         assert await page.evaluate("getComputedStyle(document.querySelector('.arc')).transitionDuration") == "0s"
 
 
-async def test_the_button_is_dead_without_a_key_and_asks_before_it_does_anything(browser: Browser, told: Told) -> None:
-    told.up()
-    async with served(told, RING) as at, opened(browser, at) as page:
+async def test_the_button_is_dead_without_a_key_and_asks_before_it_does_anything(browser: Browser, lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    async with served(lab_writer, RING) as at, opened(browser, at) as page:
         await expect(page.locator("#safe")).to_be_disabled()
         await page.keyboard.press("s")
-        await expect(page.locator("#said")).to_contain_text("Only with a key")
+        await expect(page.locator("#announced")).to_contain_text("Only with a key")
         await page.goto(f"{at.url}#key={at.keys.once}")
         await expect(page.locator("#safe")).to_be_enabled()
         assert "key" not in page.url
         await page.keyboard.press("s")
-        await expect(page.locator("#safe-words")).to_contain_text("ring-12")
-        await expect(page.locator("#safe-words")).to_contain_text("A job that runs takes over its next rings while it runs")
+        await expect(page.locator("#safe-message")).to_contain_text("ring-12")
+        await expect(page.locator("#safe-message")).to_contain_text("A job that runs takes over its next rings while it runs")
         await page.keyboard.press("Escape")
         await expect(page.locator("#safe-dialog")).to_be_hidden()
         assert at.page.safe.state == "ready"
@@ -227,17 +229,17 @@ async def test_the_button_is_dead_without_a_key_and_asks_before_it_does_anything
             await expect(other.locator("#safe")).to_be_disabled()
 
 
-async def test_the_page_goes_on_when_the_server_was_started_anew(browser: Browser, told: Told) -> None:
-    told.up()
-    async with served(told, RING) as first:
+async def test_the_page_goes_on_when_the_server_was_started_anew(browser: Browser, lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    async with served(lab_writer, RING) as first:
         page_of = opened(browser, first)
         page = await page_of.__aenter__()
         await page.goto(f"{first.url}#key={first.keys.once}")
         await expect(page.locator("#safe")).to_be_enabled()
     await expect(page.locator("#link")).to_have_attribute("data-state", "lost")
     await expect(page.locator("#banner")).to_contain_text("Is testbed ui still running?")
-    told.run(plan="meanwhile").finish("ok")
-    async with served(told, RING, first.port):
+    lab_writer.run(plan="meanwhile").finish("ok")
+    async with served(lab_writer, RING, first.port):
         await expect(page.locator("#link")).to_have_text("live")
         await expect(page.locator("#run")).to_contain_text("meanwhile")
         await expect(page.locator("#banner")).to_be_hidden()
@@ -245,14 +247,14 @@ async def test_the_page_goes_on_when_the_server_was_started_anew(browser: Browse
         await page_of.__aexit__(None, None, None)
 
 
-async def test_of_a_lab_at_rest_the_curves_end_where_the_last_ones_did(browser: Browser, told: Told) -> None:
-    run = told.up()
-    journal = told.journal(run)
+async def test_of_a_lab_at_rest_the_curves_end_where_the_last_ones_did(browser: Browser, lab_writer: LabWriter) -> None:
+    run = lab_writer.up()
+    journal = lab_writer.journal(run)
     for n in range(20):
         at_ns = journal.now_ns() - (3600 - n) * 10**9
         journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, at_ns)
     journal.flush()
-    async with served(told) as at, opened(browser, at) as page:
+    async with served(lab_writer) as at, opened(browser, at) as page:
         await expect(page.locator("#iterations-title")).to_contain_text(", until ")
         await expect(page.locator("#iterations .empty")).to_be_hidden()
         await expect(page.locator("#traffic .empty")).to_be_visible()
@@ -261,10 +263,10 @@ async def test_of_a_lab_at_rest_the_curves_end_where_the_last_ones_did(browser: 
         await expect(page.locator("#iterations-title")).not_to_contain_text("until")
 
 
-async def test_at_every_size_nothing_is_cut_off_and_letters_can_be_read(browser: Browser, told: Told) -> None:
-    run = told.up()
-    told.move(run)
-    async with served(told) as at, opened(browser, at) as page:
+async def test_at_every_size_nothing_is_cut_off_and_letters_can_be_read(browser: Browser, lab_writer: LabWriter) -> None:
+    run = lab_writer.up()
+    lab_writer.move(run)
+    async with served(lab_writer) as at, opened(browser, at) as page:
         await expect(page.locator(LIT)).to_have_count(24)
         for width, height, scrolls in ((1920, 1080, False), (1280, 720, False), (1024, 768, False), (420, 900, True)):
             await page.set_viewport_size({"width": width, "height": height})
@@ -275,14 +277,14 @@ async def test_at_every_size_nothing_is_cut_off_and_letters_can_be_read(browser:
 
 
 async def test_the_phase_at_work_has_a_bar_that_grows_and_figures_stay_until_the_next_ones_are_there(
-    browser: Browser, told: Told
+    browser: Browser, lab_writer: LabWriter
 ) -> None:
-    moved = told.up()
-    told.move(moved)
-    run = told.run(plan="next")
-    async with served(told) as at, opened(browser, at) as page:
+    moved = lab_writer.up()
+    lab_writer.move(moved)
+    run = lab_writer.run(plan="next")
+    async with served(lab_writer) as at, opened(browser, at) as page:
         growing = page.locator("#waterfall .bar.growing")
-        journal = told.journal(run)
+        journal = lab_writer.journal(run)
         with Recorder(Silent(), journal).phase("observe"):
             await expect(growing).to_have_count(1)
             await expect(page.locator("#move-title")).to_contain_text("Now: up next")
@@ -292,44 +294,44 @@ async def test_the_phase_at_work_has_a_bar_that_grows_and_figures_stay_until_the
         await expect(page.locator("#waterfall .name", has_text="launch")).to_be_visible()
         await expect(page.locator("#run")).to_have_text("launch: up next")
         await expect(growing).to_have_count(1)
-        said = page.locator("#waterfall .name", has_text="launch").locator("xpath=following-sibling::span[1]")
-        before = await said.inner_text()
-        await expect(said).not_to_have_text(before)
+        reported = page.locator("#waterfall .name", has_text="launch").locator("xpath=following-sibling::span[1]")
+        before = await reported.inner_text()
+        await expect(reported).not_to_have_text(before)
         await expect(page.locator("#stat-dark")).to_have_text("64 ms")
         await expect(page.locator("#stat-dark")).to_have_class("old")
         recording.__exit__(None, None, None)
-        told.move(run, dark_ms=71.0)
+        lab_writer.move(run, dark_ms=71.0)
         run.finish("ok")
         await expect(page.locator("#stat-dark")).to_have_text("71 ms")
         await expect(page.locator("#stat-dark")).not_to_have_class("old")
         await expect(growing).to_have_count(0)
-        failed = told.run(plan="bad")
-        told.journal(failed).phase("switch", now := journal.now_ns(), now + 10**8, kind="device", subject="ocs1")
+        failed = lab_writer.run(plan="bad")
+        lab_writer.journal(failed).phase("switch", now := journal.now_ns(), now + 10**8, kind="device", subject="ocs1")
         await expect(page.locator("#stat-dark")).to_have_class("old")
         failed.finish("rolled-back")
         await expect(page.locator("#move-title")).to_contain_text("Last move: up bad")
         await expect(page.locator("#stat-dark")).to_have_text("–")
 
 
-async def test_a_job_that_has_finished_is_said_to_be_so_and_no_rank_is_silent(browser: Browser, told: Told) -> None:
-    launch = told.up()
-    job = told.launched(launch, time.time() * 1e3 - 60_000)
-    async with served(told) as at, opened(browser, at) as page:
-        scene(told, at.page.watcher, launch=launch, job=False)
+async def test_a_job_that_has_finished_is_said_to_be_so_and_no_rank_is_silent(browser: Browser, lab_writer: LabWriter) -> None:
+    launch = lab_writer.up()
+    job = lab_writer.launched(launch, time.time() * 1e3 - 60_000)
+    async with served(lab_writer) as at, opened(browser, at) as page:
+        scene(lab_writer, at.page.watcher, launch=launch, job=False)
         at.page.watcher.picture.ranks.heard(launch.id, [BEAT], time.time() * 1e3)
         await expect(page.locator("#ranks .rank")).to_have_count(1)
-        await expect(page.locator("#turn")).to_be_visible()
+        await expect(page.locator("#ring-change")).to_be_visible()
         await expect(page.locator("#job")).to_be_hidden()
-        told.store.set_job(job, "finished", ended=True)
+        lab_writer.store.set_job(job, "finished", ended=True)
         await expect(page.locator("#job")).to_have_text("job ddp finished")
         await expect(page.locator("#ranks")).to_be_hidden()
-        await expect(page.locator("#turn")).to_be_hidden()
+        await expect(page.locator("#ring-change")).to_be_hidden()
         await expect(page.locator("#stat-iteration")).to_have_text("–")
 
 
-async def test_what_happens_to_many_circuits_one_by_one_is_one_line(browser: Browser, told: Told) -> None:
-    told.up()
-    async with served(told) as at, opened(browser, at) as page:
+async def test_what_happens_to_many_circuits_one_by_one_is_one_line(browser: Browser, lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    async with served(lab_writer) as at, opened(browser, at) as page:
         await expect(page.locator(LIT)).to_have_count(24)
         for host in range(1, 13):
             for port in range(1, 5):
@@ -340,15 +342,15 @@ async def test_what_happens_to_many_circuits_one_by_one_is_one_line(browser: Bro
         await expect(page.locator("#news li", has_text="carries light")).to_have_count(1)
 
 
-async def test_on_a_phone_the_waterfall_is_all_there_and_axes_have_their_labels(browser: Browser, told: Told) -> None:
-    run = told.up()
-    journal = told.move(run)
+async def test_on_a_phone_the_waterfall_is_all_there_and_axes_have_their_labels(browser: Browser, lab_writer: LabWriter) -> None:
+    run = lab_writer.up()
+    journal = lab_writer.move(run)
     for n in range(20):
         at_ns = journal.now_ns() - (20 - n) * 10**9
         journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 240.0 + n}, at_ns)
     journal.flush()
     labels: list[str] = []
-    async with served(told) as at, opened(browser, at) as page:
+    async with served(lab_writer) as at, opened(browser, at) as page:
         await page.add_init_script(
             "const kind = CanvasRenderingContext2D.prototype, real = kind.fillText; window.drawn = []; window.tops = {};"
             "kind.fillText = function (text, x, y) { drawn.push(text); tops[text] = y; return real.call(this, text, x, y); }"
@@ -370,9 +372,9 @@ async def test_on_a_phone_the_waterfall_is_all_there_and_axes_have_their_labels(
     assert {"0", "100", "200"} <= set(labels), labels
 
 
-async def test_lit_in_the_legend_has_no_colour_of_a_device(browser: Browser, told: Told) -> None:
-    told.up()
-    async with served(told) as at:
+async def test_lit_in_the_legend_has_no_colour_of_a_device(browser: Browser, lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    async with served(lab_writer) as at:
         for scheme in ("light", "dark"):
             async with opened(browser, at, color_scheme=scheme) as page:
                 await expect(page.locator(LIT)).to_have_count(24)

@@ -25,11 +25,11 @@ from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.views.live import Picture, Watcher
 from orchestrator.views.live.fabric import live_circuits
+from orchestrator.views.live.lab_state import LabState, Moving, read_store
 from orchestrator.views.live.sections import changed_sections, whole_picture
-from orchestrator.views.live.standing import Moving, Standing, read_store
 from tests.kit.jobs import spec
 from tests.properties.switches import switched_lab
-from tests.views.web.conftest import ROOT, Told
+from tests.views.web.conftest import ROOT, LabWriter
 from tests.views.web.test_training import drawn
 
 MINE = Belonging("ann", "r")
@@ -40,97 +40,97 @@ def now_ms() -> float:
     return time.time() * 1e3
 
 
-def words(watcher: Watcher) -> list[str]:
-    return [e.words for e in watcher.picture.events.since(0)]
+def text(watcher: Watcher) -> list[str]:
+    return [e.message for e in watcher.picture.events.since(0)]
 
 
 def point(measurement: str, tags: dict[str, str], fields: dict[str, object], at_ms: float) -> Point:
     return Point(measurement, {"testbed": "emulated", "run": "r", **tags}, fields, int(at_ms * 1e6))  # type: ignore[arg-type]
 
 
-def test_before_the_first_run_there_is_nothing_and_it_is_said_so(told: Told) -> None:
-    with told.watcher() as watcher:
+def test_before_the_first_run_there_is_nothing_and_it_is_said_so(lab_writer: LabWriter) -> None:
+    with lab_writer.watcher() as watcher:
         entire = whole_picture(watcher.picture)
     assert entire["run"] is None and entire["circuits"] == [] and entire["plan"] == [] and entire["move"] is None
     assert {d["phase"] for d in entire["devices"].values()} == {"idle"}  # type: ignore[union-attr,index,call-overload]
     assert len(json.dumps(entire)) < 4000
 
 
-def test_what_devices_did_before_anybody_looked_is_history(told: Told) -> None:
-    run = told.run()
-    told.journal(run).point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "up"})
+def test_what_devices_did_before_anybody_looked_is_history(lab_writer: LabWriter) -> None:
+    run = lab_writer.run()
+    lab_writer.journal(run).point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "up"})
     run.finish("ok")
-    with told.watcher() as watcher:
+    with lab_writer.watcher() as watcher:
         assert watcher.picture.devices["ocs1"].phase == "idle"
 
 
-def test_a_plan_that_is_up_is_circuits_between_host_ports(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
+def test_a_plan_that_is_up_is_circuits_between_host_ports(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
         picture = watcher.picture
         assert len(picture.light.circuits) == 48 and set(picture.light.states.values()) == {"lit"}
         assert picture.light.circuits["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
         assert {d.phase for d in picture.devices.values()} == {"up"}
         assert changed_sections(picture) == {} and picture.events.since(0) == [], "what was is no news"
         log = whole_picture(picture)["log"]
-        assert isinstance(log, list) and [e["words"] for e in log] == ["run " + picture.standing.runs[0].id + ": up topoopt-12 ok"]  # type: ignore[index,call-overload]
+        assert isinstance(log, list) and [e["message"] for e in log] == ["run " + picture.state.runs[0].id + ": up topoopt-12 ok"]  # type: ignore[index,call-overload]
 
 
-def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
-        run = told.run(plan="next")
+def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
+        run = lab_writer.run(plan="next")
         ports = [Port("ocs1", label) for label in ("1", "18", "19")]
         old, new = CrossConnect(ports[0], ports[1]), CrossConnect(ports[0], ports[2])
-        held = told.store.owned(told.slice)
+        held = lab_writer.store.owned(lab_writer.tenancy)
         assert old in held
         step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
         step.begin()
-        told.store.own(told.slice, run.id, [new])
+        lab_writer.store.own(lab_writer.tenancy, run.id, [new])
         watcher.refresh()
         states = watcher.picture.light.states
         assert states["gpu01:p1->gpu02:p1"] == "dark" and states["gpu01:p1->gpu03:p1"] == "making"
         assert watcher.picture.devices["ocs1"].phase == "dark" and watcher.picture.running is not None
         changed = changed_sections(watcher.picture)
         assert {"circuits", "devices", "run", "marks"} <= changed.keys()
-        told.store.disown(told.slice, [old])
+        lab_writer.store.disown(lab_writer.tenancy, [old])
         step.end()
         watcher.refresh()
         assert "gpu01:p1->gpu02:p1" not in states and states["gpu01:p1->gpu03:p1"] == "lit"
         assert watcher.picture.devices["ocs1"].phase == "up"
         run.finish("failed", 5, "ocs2 does not answer\nmore")
         watcher.refresh()
-    told_words = words(watcher)
-    assert any("up next begins (ann)" in w for w in told_words)
-    assert any(w == "ocs1: gpu01:p1->gpu02:p1 goes dark" for w in told_words)
-    assert any(w == "ocs1: gpu01:p1->gpu03:p1 carries light" for w in told_words)
-    assert told_words[-1] == f"run {run.id}: up next failed: ocs2 does not answer"
+    told_text = text(watcher)
+    assert any("up next begins (ann)" in w for w in told_text)
+    assert any(w == "ocs1: gpu01:p1->gpu02:p1 goes dark" for w in told_text)
+    assert any(w == "ocs1: gpu01:p1->gpu03:p1 carries light" for w in told_text)
+    assert told_text[-1] == f"run {run.id}: up next failed: ocs2 does not answer"
 
 
-def test_a_step_that_failed_makes_its_device_a_fault_until_the_next_run(told: Told) -> None:
-    told.up()
-    run = told.run(plan="next")
+def test_a_step_that_failed_makes_its_device_a_fault_until_the_next_run(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    run = lab_writer.run(plan="next")
     step = run.plan("device", "ocs3", "-1 +1", {"remove": [], "add": []})
     step.begin()
     step.end("TimedOut: ocs3: no answer")
     run.finish("failed", 5, "x")
-    with told.watcher() as watcher:
+    with lab_writer.watcher() as watcher:
         assert watcher.picture.devices["ocs3"].phase == "fault"
-        assert watcher.picture.devices["ocs3"].words == "TimedOut: ocs3: no answer"
-        told.run().finish("ok")
+        assert watcher.picture.devices["ocs3"].message == "TimedOut: ocs3: no answer"
+        lab_writer.run().finish("ok")
         watcher.refresh()
         assert watcher.picture.devices["ocs3"].phase == "up"
 
 
-def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
+def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
         picture = watcher.picture
         changed_sections(picture)
         at = now_ms() + 1
         picture.carrier("gpu02:p1", at, False)
         assert changed_sections(picture)["states"]["gpu01:p1->gpu02:p1"] == "lost"  # type: ignore[index,call-overload]
-        assert words(watcher) == ["ocs1: gpu01:p1->gpu02:p1 lost its light"]
+        assert text(watcher) == ["ocs1: gpu01:p1->gpu02:p1 lost its light"]
         picture.carrier("gpu02:p1", at - 5, True)  # older news
         assert picture.light.states["gpu01:p1->gpu02:p1"] == "lost"
         picture.carrier("gpu02:p1", at + 1, True)
@@ -140,30 +140,30 @@ def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(told: T
         assert picture.light.states["gpu01:p1->gpu02:p1"] == "lit", "what nobody said for long is not known"
 
 
-def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(told: Told) -> None:
-    with told.watcher() as watcher:
+def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(lab_writer: LabWriter) -> None:
+    with lab_writer.watcher() as watcher:
         watcher.picture.carrier("gpu02:p1", now_ms(), False)
-        told.up()
+        lab_writer.up()
         watcher.refresh()
         assert set(watcher.picture.light.states.values()) == {"lit"}
         watcher.picture.carrier("gpu02:p1", now_ms() + 1, False)  # and still
         assert watcher.picture.light.states["gpu01:p1->gpu02:p1"] == "lost"
 
 
-def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
+def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
         picture = watcher.picture
-        run = told.run(plan="next")
+        run = lab_writer.run(plan="next")
         ports = [Port("ocs1", label) for label in ("1", "18", "19")]
         step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
         step.begin()
-        told.store.own(told.slice, run.id, [CrossConnect(ports[0], ports[2])])
+        lab_writer.store.own(lab_writer.tenancy, run.id, [CrossConnect(ports[0], ports[2])])
         watcher.refresh()
         made, heard = "gpu01:p1->gpu03:p1", "gpu03:p1"
         picture.carrier(heard, now_ms(), False)
         assert picture.light.states[made] == "making"
-        told.store.disown(told.slice, [CrossConnect(ports[0], ports[1])])
+        lab_writer.store.disown(lab_writer.tenancy, [CrossConnect(ports[0], ports[1])])
         step.end()
         watcher.refresh()
         picture.carrier(heard, now_ms() + 1, False)
@@ -177,27 +177,27 @@ def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(tol
         assert picture.light.states[made] == "lost", "now it had some"
 
 
-def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
-        run = told.run(plan="next")
+def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
+        run = lab_writer.run(plan="next")
         watcher.refresh()
         run.plan("device", "ocs1", "-1", {"remove": ["1->18"], "add": []}).begin()
         watcher.picture.carrier("gpu02:p1", now_ms(), False)
         watcher.refresh()
         assert watcher.picture.light.states["gpu01:p1->gpu02:p1"] == "dark"
-        assert not any("lost" in w for w in words(watcher))
+        assert not any("lost" in w for w in text(watcher))
 
 
-def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_is_over(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
-        run = told.run(plan="next")
+def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_is_over(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
+        run = lab_writer.run(plan="next")
         step = run.plan("device", "ocs1", "+1", {"remove": ["1->18"], "add": ["1->19"]})
         step.begin()
-        told.store.own(told.slice, run.id, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "19"))])
+        lab_writer.store.own(lab_writer.tenancy, run.id, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "19"))])
         watcher.refresh()
-        told.store.disown(told.slice, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "18"))])
+        lab_writer.store.disown(lab_writer.tenancy, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "18"))])
         step.end()
         watcher.refresh()
         watcher.picture.carrier("gpu03:p1", now_ms() + 1, False)
@@ -208,9 +208,9 @@ def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_
         assert watcher.picture.light.states["gpu01:p1->gpu03:p1"] == "lost"
 
 
-def test_a_guard_that_leads_round_a_link_says_that_it_is_dark(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
+def test_a_guard_that_leads_round_a_link_says_that_it_is_dark(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
         watcher.picture.around(["gpu01:p1--gpu02:p1"], now_ms())
         states = watcher.picture.light.states
         assert states["gpu01:p1->gpu02:p1"] == states["gpu02:p1->gpu01:p1"] == "lost"
@@ -218,9 +218,9 @@ def test_a_guard_that_leads_round_a_link_says_that_it_is_dark(told: Told) -> Non
         assert set(states.values()) == {"lit"}
 
 
-def test_points_of_circuits_and_devices_count_if_they_are_newer_than_the_store(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
+def test_points_of_circuits_and_devices_count_if_they_are_newer_than_the_store(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
         picture, at = watcher.picture, now_ms() + 5
         picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, 1000.0))
         picture.feed(point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "settle"}, 1000.0))
@@ -232,23 +232,23 @@ def test_points_of_circuits_and_devices_count_if_they_are_newer_than_the_store(t
         assert picture.light.states["gpu01:p1->gpu02:p1"] == "lit"
 
 
-def test_points_of_another_lab_and_of_unknown_devices_change_nothing(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
+def test_points_of_another_lab_and_of_unknown_devices_change_nothing(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
         other = point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, now_ms() + 5)
         watcher.picture.feed(Point(other.measurement, {**other.tags, "testbed": "other"}, other.fields, other.time_ns))
-        watcher.picture.feed(point("device_phase", {"device": "gone", "kind": "ocs"}, {"phase": "dark"}, now_ms() + 5))
+        watcher.picture.feed(point("device_phase", {"device": "ended", "kind": "ocs"}, {"phase": "dark"}, now_ms() + 5))
         watcher.picture.feed(point("gpu", {"host": "gpu01", "gpu": "0"}, {"util": 1.0}, now_ms()))
         assert changed_sections(watcher.picture) == {}
 
 
-def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_light(told: Told) -> None:
-    moved = told.run()
-    told.move(moved)
+def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_light(lab_writer: LabWriter) -> None:
+    moved = lab_writer.run()
+    lab_writer.move(moved)
     moved.finish("ok")
-    with told.watcher() as watcher:
-        later = told.run("down", "")
-        journal = told.journal(later)
+    with lab_writer.watcher() as watcher:
+        later = lab_writer.run("down", "")
+        journal = lab_writer.journal(later)
         watcher.refresh()
         assert watcher.picture.move is not None and watcher.picture.move.run == moved.id
         now = journal.now_ns()
@@ -272,9 +272,9 @@ def iterations(picture: Picture, job: str, run: str, count: int, ms: float, begi
         )
 
 
-def test_the_iteration_time_is_that_of_one_job(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
+def test_the_iteration_time_is_that_of_one_job(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
         picture, now = watcher.picture, now_ms()
         iterations(picture, "a", "r1", 20, 2000.0, now)
         assert picture.job["iteration_ms"] == 2000.0
@@ -286,12 +286,12 @@ def test_the_iteration_time_is_that_of_one_job(told: Told) -> None:
         assert picture.job["of"] == "b", "what is read later may be older"
 
 
-def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(told: Told) -> None:
-    run = told.up()
-    other = told.store.new_run("up", told.key, plan_name="next", user="bob", owner="bob")
+def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(lab_writer: LabWriter) -> None:
+    run = lab_writer.up()
+    other = lab_writer.store.new_run("up", lab_writer.key, plan_name="next", user="bob", owner="bob")
     other.finish("ok")
-    number = told.store.add_job(told.slice, run.id, "a", spec())
-    with told.watcher() as watcher:
+    number = lab_writer.store.add_job(lab_writer.tenancy, run.id, "a", spec())
+    with lab_writer.watcher() as watcher:
         picture, now = watcher.picture, now_ms()
         iterations(picture, "b", other.id, 3, 1000.0, now)
         assert "iteration_ms" not in picture.job and not picture.iterations.values, "a has not come so far yet"
@@ -299,16 +299,16 @@ def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(told: Told) -> Non
         iterations(picture, "b", other.id, 3, 1000.0, now + 10_000)
         assert (picture.job["of"], picture.job["iteration_ms"], picture.iterations.values) == ("a", 2000.0, [2000.0] * 3)
         assert len([e for e in picture.events.since(0) if e.event == "iteration"]) == 9, "they are told all the same"
-        told.store.set_job(number, "finished", ended=True)
-        second = told.up()
-        told.store.add_job(told.slice, second.id, "c", spec())
+        lab_writer.store.set_job(number, "finished", ended=True)
+        second = lab_writer.up()
+        lab_writer.store.add_job(lab_writer.tenancy, second.id, "c", spec())
         watcher.refresh()
         assert picture.job["name"] == "c" and "iteration_ms" not in picture.job, "what a took is not told as of c"
 
 
-def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
-    told.up()
-    with told.watcher() as watcher:
+def test_news_come_once_and_memory_has_a_bound(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    with lab_writer.watcher() as watcher:
         picture = watcher.picture
         changed_sections(picture)
         for n in range(3000):
@@ -331,8 +331,8 @@ def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
         assert len(picture.runs) <= 12
 
 
-def test_light_that_ends_nowhere_is_no_circuit(told: Told) -> None:
-    assert live_circuits(told.lab, {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): MINE}) == {}
+def test_light_that_ends_nowhere_is_no_circuit(lab_writer: LabWriter) -> None:
+    assert live_circuits(lab_writer.lab, {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): MINE}) == {}
 
 
 @pytest.mark.parametrize(
@@ -341,26 +341,26 @@ def test_light_that_ends_nowhere_is_no_circuit(told: Told) -> None:
 )
 def test_every_kind_of_lab_is_drawn_circuit_by_circuit(lab: str, plan: str) -> None:
     """Over trunks, over wavelengths: what a plan makes is what is drawn."""
-    there = load_lab(ROOT / "inventory" / lab)
+    other = load_lab(ROOT / "inventory" / lab)
     goal = target(
-        read_plan((ROOT / "examples" / f"{plan}.json").read_text(), plan, there), there, dict.fromkeys(there.devices, NONE), ()
+        read_plan((ROOT / "examples" / f"{plan}.json").read_text(), plan, other), other, dict.fromkeys(other.devices, NONE), ()
     )
     held = {setting: MINE for settings in goal.wanted.values() for setting in settings}
-    drawn = live_circuits(there, held)
+    drawn = live_circuits(other, held)
     assert drawn.keys() == {str(c) for c in goal.circuits}
     assert {w.path for w in drawn.values()} == {tuple(map(str, c.path)) for c in goal.circuits}
     some = goal.circuits[0].path[-1]
-    moved = live_circuits(there, held, remove={str(some)})
-    dark = {i for i, way in moved.items() if way.state == "dark"}
+    moved = live_circuits(other, held, remove={str(some)})
+    dark = {i for i, path in moved.items() if path.state == "dark"}
     assert dark == {str(c) for c in goal.circuits if some in c.path} and moved.keys() == drawn.keys()
 
 
-def test_the_store_is_read_again_only_when_somebody_wrote(told: Told) -> None:
-    told.up()
-    first = read_store(told.store, told.lab, told.settings.owner)
-    assert read_store(told.store, told.lab, told.settings.owner) == first
-    assert Standing() != first and Moving("a", frozenset(), frozenset(), 0.0, "r") != first
-    picture = Picture(told.lab)
+def test_the_store_is_read_again_only_when_somebody_wrote(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    first = read_store(lab_writer.store, lab_writer.lab, lab_writer.settings.owner)
+    assert read_store(lab_writer.store, lab_writer.lab, lab_writer.settings.owner) == first
+    assert LabState() != first and Moving("a", frozenset(), frozenset(), 0.0, "r") != first
+    picture = Picture(lab_writer.lab)
     picture.update(first, 0.0)
     assert len(picture.light.circuits) == 48
 
@@ -373,7 +373,7 @@ def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> N
     number = next(iter(segment.ports.values())).number
     up = UpState(tuple(segment.links(list(segment.ports))))
     plan = CurrentPlan("r", "over-tree", "x", "", up, 1, now / 1e3)
-    picture.update(Standing(plans={"ann": plan}), now)
+    picture.update(LabState(plans={"ann": plan}), now)
     for at, sent in ((0, 0), (500, 2_875_000)):
         picture.count(f"gpu01:p{number}", now + at, sent, 0)
     lines = painted(picture).splitlines()
@@ -390,11 +390,11 @@ def painted(picture: Picture) -> str:
     return console.export_text()
 
 
-def test_the_phase_at_work_has_its_name_and_a_bar_from_its_begin_until_now(told: Told) -> None:
-    with told.watcher() as watcher:
-        told.up()
-        run = told.run(plan="next")
-        recorder = Recorder(Silent(), told.journal(run))
+def test_the_phase_at_work_has_its_name_and_a_bar_from_its_begin_until_now(lab_writer: LabWriter) -> None:
+    with lab_writer.watcher() as watcher:
+        lab_writer.up()
+        run = lab_writer.run(plan="next")
+        recorder = Recorder(Silent(), lab_writer.journal(run))
         with recorder.phase("stage"):
             pass
         with recorder.phase("launch", "train"):

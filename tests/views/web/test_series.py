@@ -31,7 +31,7 @@ def test_no_rate_is_told_across_a_gap_nor_when_counters_begin_anew() -> None:
     assert counter.mbps(400.0 + 2 * GAP_MS) is None, "nobody has looked since"
 
 
-def home_by_host(total: Traffic, ports: dict[str, Counter], begin: float, seconds: int) -> None:
+def collected_by_host(total: Traffic, ports: dict[str, Counter], begin: float, seconds: int) -> None:
     """What hosts kept of a job, once a second, 10 Mb/s each: all of one host, then all of the next."""
     for k, (name, counter) in enumerate(ports.items()):
         for n in range(seconds + 1):
@@ -41,19 +41,19 @@ def home_by_host(total: Traffic, ports: dict[str, Counter], begin: float, second
 
 def test_samples_that_come_home_host_by_host_add_up_as_those_that_come_together() -> None:
     total, ports = Traffic(), {f"h{n}": Counter() for n in range(12)}
-    home_by_host(total, ports, 1000.0, 51)
+    collected_by_host(total, ports, 1000.0, 51)
     inner = [value for at, value in total.series.all() if 3000 <= at < 50_000]
     assert len(inner) == 235 and all(abs(value - 120.0) < 1e-6 for value in inner)
 
 
 def test_samples_from_before_a_view_was_opened_may_come_after_its_first_own_ones() -> None:
     total, ports = Traffic(), {f"h{n}": Counter() for n in range(12)}
-    home_by_host(total, ports, 1000.0, 20)
+    collected_by_host(total, ports, 1000.0, 20)
     for counter, name in zip(ports.values(), ports, strict=True):
         for n in range(20):
             at = 50_030.0 + 200 * n
             counter.add(name, at, round(1250 * (at - 1000)), 0, total)
-    home_by_host(total, ports, 1000.0, 51)
+    collected_by_host(total, ports, 1000.0, 51)
     curve = [(at, value) for at, value in total.series.all() if 3000 <= at < 53_000]
     times = [at for at, _ in curve]
     assert all(abs(value - 120.0) < 1e-6 for _, value in curve) and len(curve) >= 246, "at most where they meet some are missing"
@@ -61,9 +61,9 @@ def test_samples_from_before_a_view_was_opened_may_come_after_its_first_own_ones
 
 
 def test_the_curve_ends_where_every_port_that_is_sampled_has_come_to() -> None:
-    total, counters = Traffic(), {name: Counter() for name in ("fast", "slow", "gone")}
+    total, counters = Traffic(), {name: Counter() for name in ("fast", "slow", "ended")}
     for n in range(60):
-        for name, last in {"fast": 59, "slow": 50, "gone": 10}.items():
+        for name, last in {"fast": 59, "slow": 50, "ended": 10}.items():
             if n <= last:
                 counters[name].add(name, 1000.0 + 100 * n, 125_000 * n, 0, total)
     assert total.until == 6000.0 - BUCKET_MS

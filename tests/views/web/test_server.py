@@ -10,12 +10,12 @@ import pytest
 
 from orchestrator.views.web import server
 from orchestrator.views.web.server import STATIC, Hub
-from tests.views.web.conftest import ROOT, Told
+from tests.views.web.conftest import ROOT, LabWriter
 from tests.views.web.serving import served, stream
 
 
-async def test_the_page_is_whole_small_its_own_and_says_what_it_may_load(told: Told) -> None:
-    async with served(told) as at, httpx.AsyncClient(base_url=at.url) as client:
+async def test_the_page_is_whole_small_its_own_and_says_what_it_may_load(lab_writer: LabWriter) -> None:
+    async with served(lab_writer) as at, httpx.AsyncClient(base_url=at.url) as client:
         total = 0
         for name in ("", *STATIC):
             answer = await client.get(name)
@@ -33,13 +33,13 @@ async def test_the_page_is_whole_small_its_own_and_says_what_it_may_load(told: T
             assert (await client.get(name)).status_code == 404
 
 
-async def test_a_stream_begins_with_everything_and_goes_on_with_what_changes(told: Told) -> None:
-    told.up()
-    async with served(told) as at, stream(at.url) as events:
+async def test_a_stream_begins_with_everything_and_goes_on_with_what_changes(lab_writer: LabWriter) -> None:
+    lab_writer.up()
+    async with served(lab_writer) as at, stream(at.url) as events:
         name, whole = await anext(events)
         assert name == "whole" and len(whole["circuits"]) == 48 and whole["plan"][0]["name"] == "topoopt-12"
-        run = told.run(plan="next")
-        journal = told.move(run)
+        run = lab_writer.run(plan="next")
+        journal = lab_writer.move(run)
         seen: dict[str, object] = {}
         while "move" not in seen or "marks" not in seen or "run" not in seen:
             name, change = await asyncio.wait_for(anext(events), 10)
@@ -65,17 +65,17 @@ FOREIGN = [
 ]
 
 
-async def test_foreign_names_and_foreign_pages_may_not_even_look(told: Told) -> None:
-    async with served(told) as at, httpx.AsyncClient(base_url=at.url) as client:
+async def test_foreign_names_and_foreign_pages_may_not_even_look(lab_writer: LabWriter) -> None:
+    async with served(lab_writer) as at, httpx.AsyncClient(base_url=at.url) as client:
         for headers, status in FOREIGN:
             sent = {name: value.replace("PORT", str(at.port)) for name, value in headers.items()}
             for path in ("picture", ""):
                 assert (await client.get(path, headers=sent)).status_code == status, (path, headers)
 
 
-async def test_the_button_needs_a_key_from_the_printed_address_and_its_own_page(told: Told) -> None:
+async def test_the_button_needs_a_key_from_the_printed_address_and_its_own_page(lab_writer: LabWriter) -> None:
     plan = ROOT / "examples" / "ring-12.json"
-    async with served(told, plan) as at, httpx.AsyncClient(base_url=at.url) as client:
+    async with served(lab_writer, plan) as at, httpx.AsyncClient(base_url=at.url) as client:
         assert (await client.post("enter", json={"key": at.keys.once})).status_code == 403, "no origin"
         for body in (b"", b"[]", b"{", b'{"key": 7}', b'{"key": "' + b"x" * 9000 + b'"}', b'{"key": "\\ud800"}', b"[" * 3000):
             assert (await client.post("enter", content=body, headers=at.origin)).status_code == 403
@@ -86,47 +86,47 @@ async def test_the_button_needs_a_key_from_the_printed_address_and_its_own_page(
         assert (await client.get("safe")).status_code == 405 or (await client.get("safe")).status_code == 404
         for given in ({}, {"authorization": "Bearer x"}, {"authorization": token}, {"authorization": f"Bearer {once}"}):
             refused = await client.post("safe", headers={**at.origin, **given})
-            assert refused.status_code == 401 and "key" in refused.json()["words"]
+            assert refused.status_code == 401 and "key" in refused.json()["message"]
         assert (await client.post("safe", headers={"authorization": f"Bearer {token}"})).status_code == 403, "no origin"
         assert at.page.safe.state == "ready"
 
 
-async def test_a_press_is_a_run_of_its_own_and_what_came_of_it_is_said(told: Told) -> None:
+async def test_a_press_is_a_run_of_its_own_and_what_came_of_it_is_said(lab_writer: LabWriter) -> None:
     plan = ROOT / "examples" / "ring-12.json"
-    async with served(told, plan) as at, httpx.AsyncClient(base_url=at.url) as client, stream(at.url) as events:
+    async with served(lab_writer, plan) as at, httpx.AsyncClient(base_url=at.url) as client, stream(at.url) as events:
         entered = await client.post("enter", json={"key": at.keys.once}, headers=at.origin)
         headers = {**at.origin, "authorization": f"Bearer {entered.json()['token']}"}
         assert (await client.post("safe", headers=headers)).status_code == 202
         again = await client.post("safe", headers=headers)
-        assert again.status_code == 409 and "under way" in again.json()["words"]
+        assert again.status_code == 409 and "under way" in again.json()["message"]
         states: list[str] = []
         deadline = time.monotonic() + 60
-        words = ""
+        text = ""
         while "failed" not in states and time.monotonic() < deadline:
             _, change = await asyncio.wait_for(anext(events), 60)
             if "safe" in change:
                 states.append(change["safe"]["state"])
-                words = change["safe"]["words"]
+                text = change["safe"]["message"]
         assert states[-2:] == ["running", "failed"], "there is no lab: nobody answers"
-        assert words.startswith("E-") and "next:" in words
+        assert text.startswith("E-") and "next:" in text
         assert (await client.post("safe", headers=headers)).status_code == 202, "it may be tried again"
 
 
-async def test_without_a_safe_plan_a_key_presses_nothing(told: Told) -> None:
-    async with served(told) as at, httpx.AsyncClient(base_url=at.url) as client:
+async def test_without_a_safe_plan_a_key_presses_nothing(lab_writer: LabWriter) -> None:
+    async with served(lab_writer) as at, httpx.AsyncClient(base_url=at.url) as client:
         entered = await client.post("enter", json={"key": at.keys.once}, headers=at.origin)
         headers = {**at.origin, "authorization": f"Bearer {entered.json()['token']}"}
         answer = await client.post("safe", headers=headers)
-        assert answer.status_code == 409 and "--safe-plan" in answer.json()["words"]
+        assert answer.status_code == 409 and "--safe-plan" in answer.json()["message"]
 
 
-async def test_a_page_that_went_away_is_forgotten(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "BEAT_S", 0.02)
-    async with served(told) as at:
+async def test_a_page_that_went_away_is_forgotten(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEARTBEAT_S", 0.02)
+    async with served(lab_writer) as at:
         async with stream(at.url) as events:
             await anext(events)
             assert len(at.page.hub) == 1
-            assert (await anext(events))[0] == "beat"
+            assert (await anext(events))[0] == "heartbeat"
         for _ in range(500):
             if not len(at.page.hub):
                 return
@@ -147,8 +147,10 @@ async def test_a_page_that_is_too_slow_gets_a_whole_picture_instead_of_all_it_mi
     assert not len(hub)
 
 
-async def test_what_cannot_be_read_is_said_and_does_not_end_the_page(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with served(told) as at, stream(at.url) as events:
+async def test_what_cannot_be_read_is_said_and_does_not_end_the_page(
+    lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(lab_writer) as at, stream(at.url) as events:
         await anext(events)
 
         def broken() -> int:

@@ -168,7 +168,7 @@ def test_answers_that_are_not_the_switchs_own_change_nothing() -> None:
     assert len(data) == 96 and head == [0x4654, 1, 1, 3, bytes(range(8)), 1, 64, 9, 0]
     head[2] = 2  # a sum
     for place, value in ((0, 1), (1, 2), (2, 17), (3, 4), (4, bytes(8)), (5, 0), (6, 60), (7, 8), (8, 5)):
-        liar.sendto(HEADER.pack(*[value if n == place else said for n, said in enumerate(head)]) + b"\xff" * 64, at)
+        liar.sendto(HEADER.pack(*[value if n == place else reported for n, reported in enumerate(head)]) + b"\xff" * 64, at)
     for wrong in (b"", b"x" * 31, HEADER.pack(*head) + b"\xff" * 60, HEADER.pack(*head) + b"\xff" * 9000):
         liar.sendto(wrong, at)
     while True:  # twice the rank's own: as if the other had said the same
@@ -212,8 +212,8 @@ def test_who_sends_what_is_no_sum_without_a_pause_does_not_keep_a_rank_from_givi
         own.close()
 
 
-@pytest.mark.parametrize("way", ["sendmsg", "recvmsg_into"])
-def test_a_network_that_refuses_is_borne_with_until_the_timeout_and_then_a_lost_peer(way: str) -> None:
+@pytest.mark.parametrize("direction", ["sendmsg", "recvmsg_into"])
+def test_a_network_that_refuses_is_borne_with_until_the_timeout_and_then_a_lost_peer(direction: str) -> None:
     class Cut:
         """A socket whose network refuses `left` packets in one direction."""
 
@@ -221,7 +221,7 @@ def test_a_network_that_refuses_is_borne_with_until_the_timeout_and_then_a_lost_
             self._link, self._left = link, left
 
         def __getattr__(self, name: str) -> Any:
-            if name == way and (left := self._left) > 0:
+            if name == direction and (left := self._left) > 0:
                 self._left = left - 1
                 if name == "recvmsg_into":
                     self._link.recv(9000)  # which raises where nothing is there
@@ -265,13 +265,13 @@ def test_a_training_over_a_lossy_switch_has_the_same_weights_at_all_ranks(tmp_pa
         at.order(do="loss", share=0.02)
         given = json.dumps({"aggregate": at.grant("aggregate", 2, 16)})
         more = {"TESTBED_FUNCTIONS": given, "TESTBED_LANES": json.dumps(["127.0.0.1"])}
-        words = (*TRAIN, "--iterations", "6", "--exchange", "aggregate")
-        with ranks(2, *words, directory=tmp_path, rings=PAIR, more=lambda _: more) as job:
+        argv = (*TRAIN, "--iterations", "6", "--exchange", "aggregate")
+        with ranks(2, *argv, directory=tmp_path, rings=PAIR, more=lambda _: more) as job:
             ended = job.finish()
         counted = at.counted()
     assert [code for code, _, _ in ended] == [0, 0], ended
-    told, lines = summary(tmp_path), records(tmp_path)
-    assert told["weights_identical"] and told["iterations"] == 6 and len(lines) == 6
+    reply, lines = summary(tmp_path), records(tmp_path)
+    assert reply["weights_identical"] and reply["iterations"] == 6 and len(lines) == 6
     assert counted["sums"] > 6 and all(line["wire_bytes"] >= line["bytes"] for line in lines)
 
 

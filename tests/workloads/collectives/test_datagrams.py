@@ -18,7 +18,7 @@ import torch
 
 from tests.workloads.programs.test_train import TRAIN
 from tests.workloads.ranks import ranks, records
-from tests.workloads.test_living import summary, turns
+from tests.workloads.test_living import ring_changes, summary
 from tests.workloads.transport.test_wires import Store, place, together
 from workloads.collectives.blocks import BlockRound
 from workloads.collectives.spray import DatagramSet
@@ -161,7 +161,7 @@ def test_a_peer_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             mine.close()
 
-    assert all("closed by peer" in said for said in together(3, rank)[:2])
+    assert all("closed by peer" in output for output in together(3, rank)[:2])
 
 
 def test_what_no_peer_answers_ends_with_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,26 +215,26 @@ def test_a_count_that_cannot_be_is_not_taken() -> None:
 
 
 def test_a_gap_is_seen_at_once_and_what_is_not_settled_is_sent_again() -> None:
-    lane, there = Lane(7, 1000, 1 << 20), Receipts()
+    lane, other = Lane(7, 1000, 1 << 20), Receipts()
     items = [Item(Block(0, 0, 0, at, False).packed(), b"x" * 900, 1, 0) for at in range(4)]
     heads = [HEADER.unpack(lane.send(item, 1.0)) for item in items]
     assert [unpacked(heads[3][5]).at, unpacked(heads[3][6]).at] == [2, 1], "each names the two before it"
-    there.take(heads[0][2], 1.0)
-    number = there.take(heads[3][2], 1.0)
-    assert there.ack_s == 1.0 and there.missing(number - 1) and there.missing(number - 2) and not there.missing(number - 3)
-    there.settle(number - 1)  # its receiver goes on without
-    _, begun, top, gone, kind, *_ = HEADER.unpack_from(ack := there.acknowledgement(9, 5))
-    assert (begun, top, gone, kind) == (5, 4, 2, ACK)
-    done, again = lane.acknowledged(top, int.from_bytes(ack[HEADER.size :], "big"), gone, 1.01)
+    other.take(heads[0][2], 1.0)
+    number = other.take(heads[3][2], 1.0)
+    assert other.ack_s == 1.0 and other.missing(number - 1) and other.missing(number - 2) and not other.missing(number - 3)
+    other.settle(number - 1)  # its receiver goes on without
+    _, begun, top, ended, kind, *_ = HEADER.unpack_from(ack := other.acknowledgement(9, 5))
+    assert (begun, top, ended, kind) == (5, 4, 2, ACK)
+    done, again = lane.acknowledged(top, int.from_bytes(ack[HEADER.size :], "big"), ended, 1.01)
     assert done == [items[0], items[2], items[3]] and again == [items[1]] and lane.in_flight == 0
     with pytest.raises(ValueError, match="never sent"):
         lane.acknowledged(5, 0, 0, 1.02)
 
 
 def test_numbers_go_on_where_four_bytes_end() -> None:
-    there = Receipts()
-    there.top = (1 << 32) - 1
-    assert there.take(0xFFFFFFFF, 0.0) == (1 << 32) - 1 and there.take(1, 0.0) == (1 << 32) + 1 and there.missing(1 << 32)
+    other = Receipts()
+    other.top = (1 << 32) - 1
+    assert other.take(0xFFFFFFFF, 0.0) == (1 << 32) - 1 and other.take(1, 0.0) == (1 << 32) + 1 and other.missing(1 << 32)
     assert full(2, (1 << 24) - 1, 1 << 24) == (1 << 24) + 2
 
 
@@ -253,11 +253,11 @@ def test_nobody_is_sent_more_than_it_keeps_of_sums_that_it_has_not_begun() -> No
 
 
 def test_a_job_trains_over_datagrams_and_turns(tmp_path: Path) -> None:
-    turned = json.dumps([{"after": 3, "rings": [[0, 2, 1]]}])
+    changed = json.dumps([{"after": 3, "rings": [[0, 2, 1]]}])
     command = (*TRAIN, "--iterations", "6", "--exchange", "datagrams", "--loss-bound", "0.05")
-    with ranks(3, *command, directory=tmp_path, rings=ORDERS, more=lambda _: {"TESTBED_TURNS": turned}) as running:
+    with ranks(3, *command, directory=tmp_path, rings=ORDERS, more=lambda _: {"TESTBED_RING_CHANGES": changed}) as running:
         assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * 3
-    assert summary(tmp_path)["weights_identical"] and [turn["after"] for turn in turns(tmp_path)] == [3]
+    assert summary(tmp_path)["weights_identical"] and [ring_change["after"] for ring_change in ring_changes(tmp_path)] == [3]
     seen = records(tmp_path)
     assert len(seen) == 6 and all(each["lost_share"] == 0 and "resent_bytes" in each for each in seen)
     wire, size = (sum(int(str(each[name])) for each in seen) for name in ("wire_bytes", "bytes"))

@@ -41,8 +41,8 @@ class Network:
         made = self.switch.allocate("aggregate", "a", HOSTS[: peers + 1], slots, 1e6, 0.0)
         self.grant = Grant(made.number, made.token, "127.0.0.1", 9, "", slots, SLOT_BYTES)
         known = {"allocation": made.number, "token": made.token.hex()}
-        words = torch.zeros((chunks, SLOT_BYTES // 4), dtype=torch.int32).numpy()
-        self.peers = {n: Worker(known, n, cast(Any, [words] * (peers + 1))[n], slots, 7) for n in range(1, peers + 1)}
+        text = torch.zeros((chunks, SLOT_BYTES // 4), dtype=torch.int32).numpy()
+        self.peers = {n: Worker(known, n, cast(Any, [text] * (peers + 1))[n], slots, 7) for n in range(1, peers + 1)}
         self.asked: dict[int, set[int]] = {n: set() for n in self.peers}
         self._at(self.now + late_s, lambda: self._peers())
 

@@ -53,9 +53,9 @@ def test_sums_are_right_over_several_rings_in_any_order(tmp_path: Path, rings: l
         ended = job.finish()
     for code, out, err in ended:
         assert code == 0, err
-        said = json.loads(out)
-        assert said["wrong"] == [[]] * 4
-        assert said["rings"] == rings, "each ring has its own order"
+        reply = json.loads(out)
+        assert reply["wrong"] == [[]] * 4
+        assert reply["rings"] == rings, "each ring has its own order"
 
 
 def test_a_job_of_one_rank_sums_alone(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from workloads.progress.records import Records
 MS = 1_000_000
 
 
-def told(**more: Any) -> dict[str, Any]:
+def notified(**more: Any) -> dict[str, Any]:
     return {"do": "pace", "epoch_ns": time.monotonic_ns(), "period_ns": 200 * MS, "shift_ns": 0, "lease_s": 60, **more}
 
 
@@ -46,8 +46,8 @@ def test_words_about_other_things_are_left_to_others_and_wrong_ones_pace_nobody(
         {"lease_s": 1e9},
         {"epoch_ns": 1.5},
     ):
-        assert pace.receive(told(epoch_ns=far, period_ns=60_000 * MS))
-        assert pace.receive(told(**wrong))
+        assert pace.receive(notified(epoch_ns=far, period_ns=60_000 * MS))
+        assert pace.receive(notified(**wrong))
         assert pace.wait() == 0
 
 
@@ -59,14 +59,14 @@ def test_a_word_that_comes_as_the_wait_begins_is_heard() -> None:
         return len(looks) > 20
 
     pace = Pace(enough)
-    pace.receive(told(epoch_ns=time.monotonic_ns() - 30_000 * MS, period_ns=60_000 * MS))
+    pace.receive(notified(epoch_ns=time.monotonic_ns() - 30_000 * MS, period_ns=60_000 * MS))
     pace.wait(lambda waits: waits and pace.receive({"do": "pace.stop"}) and None)
     assert len(looks) <= 1, "it went on waiting"
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Any:
-    agent = Agent(tmp_path / "turns")
+    agent = Agent(tmp_path / "ring_changes")
     yield agent
     agent.close()
 
@@ -88,7 +88,7 @@ def test_a_rank_that_was_told_its_pace_begins_at_whole_periods_and_runs_free_whe
     pace = Pace()
     handoff, heard = linked(agent, pace)
     try:
-        message = told(shift_ns=50 * MS, epoch_ns=time.monotonic_ns() - 120 * MS)  # 70 ms after a beginning
+        message = notified(shift_ns=50 * MS, epoch_ns=time.monotonic_ns() - 120 * MS)  # 70 ms after a beginning
         agent.ask("pace", 0, **{key: value for key, value in message.items() if key != "do"})
         assert heard.wait(10)
         held: list[bool] = []
@@ -122,7 +122,7 @@ def test_who_waits_goes_on_when_it_is_asked_to_stop_or_the_pace_ends() -> None:
     for end in ("stop", "pace.stop"):
         asked = threading.Event()
         pace = Pace(asked.is_set)
-        pace.receive(told(epoch_ns=far, period_ns=59_999 * MS))
+        pace.receive(notified(epoch_ns=far, period_ns=59_999 * MS))
         holding = threading.Event()
 
         def waited(pace: Pace = pace, holding: threading.Event = holding) -> None:

@@ -23,12 +23,14 @@ def test_more_rings_than_lanes_take_turns() -> None:
 
 
 def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
-    place = read_place(GOOD | {"TESTBED_TURNS": '[{"after": 9, "rings": [[0,1,2]]}, {"after": 4, "rings": [[2,1,0]], "move": 8}]'})
-    assert [(turn.after, turn.rings) for turn in place.turns] == [(4, ((2, 1, 0),)), (9, ((0, 1, 2),))]
+    place = read_place(
+        GOOD | {"TESTBED_RING_CHANGES": '[{"after": 9, "rings": [[0,1,2]]}, {"after": 4, "rings": [[2,1,0]], "move": 8}]'}
+    )
+    assert [(ring_change.after, ring_change.rings) for ring_change in place.ring_changes] == [(4, ((2, 1, 0),)), (9, ((0, 1, 2),))]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "text"),
     [
         ({"RANK": "3"}, "RANK: 3: not among the 3 ranks 0..2"),
         ({"RANK": "one"}, "RANK: 'one': not a whole number"),
@@ -41,13 +43,13 @@ def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
         ({"TESTBED_LANES": "10.0.0.1"}, "TESTBED_LANES: not JSON"),
         ({"TESTBED_BACKEND": "mpi"}, "TESTBED_BACKEND: 'mpi': not one of auto, gloo, nccl"),
         (
-            {"TESTBED_TURNS": '[{"after": 0, "rings": [[0,1,2]]}]'},
-            'TESTBED_TURNS[0]: {"after": 0, "rings": [[0, 1, 2]]}: needs "after"',
+            {"TESTBED_RING_CHANGES": '[{"after": 0, "rings": [[0,1,2]]}]'},
+            'TESTBED_RING_CHANGES[0]: {"after": 0, "rings": [[0, 1, 2]]}: needs "after"',
         ),
-        ({"TESTBED_TURNS": '[{"after": 3}]'}, 'TESTBED_TURNS[0]: {"after": 3}: needs "after"'),
+        ({"TESTBED_RING_CHANGES": '[{"after": 3}]'}, 'TESTBED_RING_CHANGES[0]: {"after": 3}: needs "after"'),
         (
-            {"TESTBED_TURNS": '[{"after": 3, "rings": [[0,1]]}]'},
-            "TESTBED_TURNS[0].rings[0]: [0, 1]: does not name each of the 3 ranks once",
+            {"TESTBED_RING_CHANGES": '[{"after": 3, "rings": [[0,1]]}]'},
+            "TESTBED_RING_CHANGES[0].rings[0]: [0, 1]: does not name each of the 3 ranks once",
         ),
         ({"TESTBED_TIMEOUT_S": "nan"}, "TESTBED_TIMEOUT_S: 'nan': not a number of seconds"),
         *(
@@ -58,10 +60,10 @@ def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
         ({"TESTBED_TIMEOUT_S": "soon"}, "TESTBED_TIMEOUT_S: 'soon': not a number of seconds"),
     ],
 )
-def test_each_wrong_value_is_named(change: dict[str, str], words: str) -> None:
+def test_each_wrong_value_is_named(change: dict[str, str], text: str) -> None:
     with pytest.raises(BadPlace) as caught:
         read_place(GOOD | change)
-    assert any(problem.startswith(words) for problem in caught.value.problems)
+    assert any(problem.startswith(text) for problem in caught.value.problems)
 
 
 def test_all_problems_are_named_at_once() -> None:

@@ -34,12 +34,12 @@ class Agent:
         self.wires: list[Wire] = []
         """Both ends of a connection to a rank."""
 
-    def say(self, reach: dict[str, int | None] | None, slot: int | None = 1, until_ns: int | None = None) -> None:
+    def emit(self, reach: dict[str, int | None] | None, slot: int | None = 1, until_ns: int | None = None) -> None:
         self.send(json.dumps({"slot": slot, "cycle": 0, "until_ns": until_ns, "reach": reach}).encode() + b"\n")
 
-    def tell(self, reach: dict[str, int | None], until_s: float | None) -> None:
-        """As `say`, and what is told has come."""
-        self.say(reach, until_ns=None if until_s is None else in_ns(until_s))
+    def notify(self, reach: dict[str, int | None], until_s: float | None) -> None:
+        """As `emit`, and what is told has come."""
+        self.emit(reach, until_ns=None if until_s is None else in_ns(until_s))
         while self.slots.reach != reach or self.slots.ends == (until_s is None):
             self.slots.read()
 
@@ -72,7 +72,7 @@ def test_without_an_agent_or_a_schedule_every_peer_is_reached(agent: Agent, tmp_
 
 def test_a_peer_is_reached_until_its_path_ends_and_others_are_not(agent: Agent) -> None:
     end = in_ns(60)
-    agent.say({PEER: end, "10.255.0.3": None, "10.255.0.4": in_ns(-1)})
+    agent.emit({PEER: end, "10.255.0.3": None, "10.255.0.4": in_ns(-1)})
     assert agent.slots.until(PEER) == end / 1e9 and agent.slots.slot == 1
     assert agent.slots.until("10.255.0.3") == math.inf, "no end is known"
     assert agent.slots.until("10.255.0.4") == 0.0 == agent.slots.until("10.255.0.5")
@@ -80,7 +80,7 @@ def test_a_peer_is_reached_until_its_path_ends_and_others_are_not(agent: Agent) 
 
 def test_only_the_newest_line_counts_and_it_may_come_in_pieces(agent: Agent) -> None:
     for slot in range(50):
-        agent.say({}, slot)
+        agent.emit({}, slot)
     line = json.dumps({"slot": 50, "reach": {PEER: None}}).encode() + b"\n"
     for at in range(len(line)):
         agent.send(line[at : at + 1])
@@ -89,9 +89,9 @@ def test_only_the_newest_line_counts_and_it_may_come_in_pieces(agent: Agent) -> 
 
 
 def test_waiting_ends_with_the_slot_that_reaches_the_peer_or_with_its_time(agent: Agent) -> None:
-    agent.say({})
+    agent.emit({})
     assert not agent.slots.wait(PEER, 0.05)
-    threading.Timer(0.05, agent.say, [{PEER: None}]).start()
+    threading.Timer(0.05, agent.send, [{PEER: None}]).start()
     assert agent.slots.wait(PEER, 30)
 
 
@@ -114,7 +114,7 @@ def test_a_line_that_says_nothing_keeps_no_peer_from_being_reached(agent: Agent,
 
 
 def test_an_agent_that_ends_or_sends_without_end_leaves_every_peer_reached(agent: Agent) -> None:
-    agent.say({})
+    agent.emit({})
     assert agent.slots.until(PEER) == 0.0
     sender = threading.Thread(target=lambda: _flood(agent))
     sender.start()
@@ -139,12 +139,12 @@ def test_an_agent_that_is_started_again_is_connected_to_again(agent: Agent) -> N
     agent.slots._retry_s = 0.0
     agent.slots.read()
     agent.link = agent.listener.accept()[0]
-    agent.say({})
+    agent.emit({})
     assert agent.slots.until(PEER) == 0.0
 
 
 def test_an_agent_that_hangs_is_waited_for_once(agent: Agent) -> None:
-    agent.say({})
+    agent.emit({})
     assert agent.slots.until(PEER) == 0.0
     agent.link.close()
     agent.listener.listen(0)
@@ -171,12 +171,12 @@ def test_an_agent_that_hangs_is_waited_for_once(agent: Agent) -> None:
 
 def test_another_threads_line_in_between_raises_nothing(agent: Agent) -> None:
     class Torn(Slots):
-        turns = 0
+        ring_changes = 0
 
         @property
         def reach(self) -> dict[str, int | None] | None:
-            self.turns += 1
-            return {} if self.turns % 2 else None
+            self.ring_changes += 1
+            return {} if self.ring_changes % 2 else None
 
         @reach.setter
         def reach(self, _: object) -> None: ...
@@ -188,7 +188,7 @@ def test_another_threads_line_in_between_raises_nothing(agent: Agent) -> None:
 def test_a_program_with_many_descriptors_waits_all_the_same(agent: Agent) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
-    agent.say({})
+    agent.emit({})
     agent.slots.read()
     old = agent.slots._link
     assert old is not None
@@ -206,7 +206,7 @@ def test_what_is_for_a_peer_that_is_not_reached_waits_and_the_rest_goes_on(agent
         listener.close()
     (out, into), (free, far) = pairs
     free.address = ""
-    agent.say({})
+    agent.emit({})
     loop, got = Loop(30.0, Stall(), agent.slots), [bytearray(1 << 20), bytearray(8)]
     agent.slots.read()
     loop.add(SendTask(out, [memoryview(bytes(1 << 20))]))
@@ -218,7 +218,7 @@ def test_what_is_for_a_peer_that_is_not_reached_waits_and_the_rest_goes_on(agent
         loop.step()
     assert got[1] == b"12345678" and out.number in loop._gated
     got[0][:] = b"x" * len(got[0])
-    agent.say({"127.0.0.1": None})
+    agent.emit({"127.0.0.1": None})
     while loop.busy:
         loop.step()
     assert not any(got[0])
@@ -251,9 +251,9 @@ def test_time_for_which_the_schedule_is_the_reason_is_no_silence_of_a_peer(
     agent: Agent, reach: dict[str, int | None], until_s: float | None
 ) -> None:
     loop = silent(agent)
-    agent.tell(reach, until_s)
+    agent.notify(reach, until_s)
     run_for(loop, 0.6)
-    agent.tell({"127.0.0.1": None}, 60.0)
+    agent.notify({"127.0.0.1": None}, 60.0)
     agent.wires[1].send(memoryview(b"12345678"))
     run_for(loop, 10.0)
     assert not loop.busy, "what comes when the schedule turns again is taken"
@@ -261,14 +261,14 @@ def test_time_for_which_the_schedule_is_the_reason_is_no_silence_of_a_peer(
 
 def test_a_peer_that_is_silent_with_a_path_in_a_slot_that_ends_is_lost_as_ever(agent: Agent) -> None:
     loop = silent(agent)
-    agent.tell({"127.0.0.1": None}, 60.0)
+    agent.notify({"127.0.0.1": None}, 60.0)
     with pytest.raises(RuntimeError, match=r"timed out: nothing from or to rank 1$"):
         run_for(loop, 10.0)
 
 
 def test_a_schedule_that_never_turns_again_ends_the_waiting_and_is_named(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workloads.transport.loop.STANDS_S", 0.3)
+    monkeypatch.setattr("workloads.transport.loop.WAITS_S", 0.3)
     loop = silent(agent)
-    agent.tell({}, None)
+    agent.notify({}, None)
     with pytest.raises(RuntimeError, match=r"rank 1 in \d+ s, 0 s of them in a slot without a path.*testbed status"):
         run_for(loop, 10.0)

@@ -74,13 +74,13 @@ def test_a_checkpoint_that_was_cut_off_or_is_of_another_iteration_is_refused(tmp
 def test_all_ranks_go_on_from_the_newest_checkpoint_that_none_of_them_has_damaged(
     tmp_path: Path, kept: list[list[int]], damaged: list[tuple[int, int]], wanted: object
 ) -> None:
-    meet, said, sent = threading.Barrier(2), dict[str, dict[int, object]](), list[Any]()
+    meet, reported, sent = threading.Barrier(2), dict[str, dict[int, object]](), list[Any]()
 
     def rank(me: int) -> object:
         def gather(topic: str, value: object) -> list[object]:
-            said.setdefault(topic, {})[me] = list(value) if isinstance(value, list) else value
+            reported.setdefault(topic, {})[me] = list(value) if isinstance(value, list) else value
             meet.wait(10)
-            return [said[topic][0], said[topic][1]]
+            return [reported[topic][0], reported[topic][1]]
 
         def broadcast(tensor: Any, source: int) -> None:
             if me == source:
@@ -120,8 +120,8 @@ def test_all_ranks_go_on_from_the_newest_checkpoint_that_none_of_them_has_damage
 
 
 def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one_and_its_first_record_says_so(tmp_path: Path) -> None:
-    def trained(*words: str) -> list[tuple[int, str, str]]:
-        with ranks(2, *TRAIN, "--checkpoint-every", "2", *words, directory=tmp_path, rings=PAIR) as job:
+    def trained(*argv: str) -> list[tuple[int, str, str]]:
+        with ranks(2, *TRAIN, "--checkpoint-every", "2", *argv, directory=tmp_path, rings=PAIR) as job:
             return job.finish()
 
     assert [(code, err) for code, _, err in trained("--iterations", "4")] == [(0, "")] * 2

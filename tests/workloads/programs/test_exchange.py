@@ -15,7 +15,7 @@ import torch
 
 from tests.workloads.programs.test_train import PAIR, TRAIN
 from tests.workloads.ranks import ranks, records
-from tests.workloads.test_living import NEW, OLD, WORLD, check_run, job, summary, turns
+from tests.workloads.test_living import NEW, OLD, WORLD, check_run, job, ring_changes, summary
 from tests.workloads.training.test_compression import Rings, on_rings
 from tests.workloads.transport.test_wires import together
 from workloads.programs.options import conflicts
@@ -46,7 +46,7 @@ def test_sums_are_those_of_gloo_where_the_order_of_addition_does_not_matter(worl
         return found
 
     found = on_rings(rank, [order], world)
-    assert all(torch.equal(found[0][k][way], other[k][way]) for other in found[1:] for k in range(2) for way in range(2))
+    assert all(torch.equal(found[0][k][path], other[k][path]) for other in found[1:] for k in range(2) for path in range(2))
     (wires, gloo), (whole_wires, whole_gloo) = found[0]
     assert torch.equal(whole_wires, whole_gloo)
     assert torch.equal(wires, gloo) == (world == 2) and torch.allclose(wires, gloo, rtol=0, atol=2e-6)
@@ -85,14 +85,14 @@ def test_a_job_resumes_as_if_it_had_never_stopped(tmp_path: Path, options: tuple
 @pytest.mark.long
 @pytest.mark.parametrize("sync", ["1", "2"])
 def test_a_change_of_rings_loses_nothing_that_was_left_out(tmp_path: Path, sync: str) -> None:
-    turned = json.dumps([{"after": 4, "rings": [[0, 2, 1]]}])
+    changed = json.dumps([{"after": 4, "rings": [[0, 2, 1]]}])
     sums = []
-    for name, more in (("turned", {"TESTBED_TURNS": turned}), ("stayed", {})):
+    for name, more in (("changed", {"TESTBED_RING_CHANGES": changed}), ("stayed", {})):
         command = (*TRAIN, "--iterations", "10", "--compress", "topk:0.5", "--sync-every", sync)
         with ranks(3, *command, directory=tmp_path / name, rings=[[0, 1, 2]], more=lambda _, more=more: more) as running:  # type: ignore[misc]
             assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * 3
         sums.append(summary(tmp_path / name)["weights_sha256"])
-    assert [turn["after"] for turn in turns(tmp_path / "turned")] == [4]
+    assert [ring_change["after"] for ring_change in ring_changes(tmp_path / "changed")] == [4]
     assert sums[0] == sums[1], "the largest numbers are added in the order of ranks"
 
 
@@ -107,8 +107,8 @@ def test_a_rank_whose_own_state_is_gone_goes_on_without_and_it_is_said(tmp_path:
     (tmp_path / "2" / "checkpoint-2-4.pt").rename(tmp_path / "2" / "checkpoint-0-4.pt")  # the host had another rank
     with ranks(3, *command, "--iterations", "7", "--resume", directory=tmp_path, rings=[[0, 1, 2]]) as running:
         assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * 3
-    said = summary(tmp_path)
-    assert said["weights_identical"] and said["own_state_lost"] == 2 and said["resumed_from"] == 4
+    reply = summary(tmp_path)
+    assert reply["weights_identical"] and reply["own_state_lost"] == 2 and reply["resumed_from"] == 4
 
 
 def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,29 +176,29 @@ def test_ranks_that_average_seldom_turn_and_stop_where_they_do(tmp_path: Path) -
         asked.ask("hold", 1, lease_s=60)
         held = {each["iteration"] for each in asked.until("held", move=1)}
         asked.ask("go", 1, decide=True)
-        done = asked.until("turned", "void", move=1)
-        assert {each["state"] for each in done} == {"turned"} and {each["after"] for each in done} == held
+        done = asked.until("changed", "void", move=1)
+        assert {each["state"] for each in done} == {"changed"} and {each["after"] for each in done} == held
         asked.ask("prepare", 2, lease_s=60, rings=OLD)
         asked.until("prepared", move=2)
         asked.ask("go", 2, decide=True)  # without a hold: the first rank that hears of it says when
-        assert {each["state"] for each in asked.until("turned", "void", move=2)} == {"turned"}
+        assert {each["state"] for each in asked.until("changed", "void", move=2)} == {"changed"}
         running.signal(signal.SIGTERM, only=[1])
         assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * WORLD
     check_run(tmp_path)
-    said, seen = summary(tmp_path), records(tmp_path)
-    assert all(turn["after"] % 4 == 0 for turn in turns(tmp_path)) and len(turns(tmp_path)) == 2
-    assert said["iterations"] % 4 == 0 and said["stopped"]
+    reply, seen = summary(tmp_path), records(tmp_path)
+    assert all(ring_change["after"] % 4 == 0 for ring_change in ring_changes(tmp_path)) and len(ring_changes(tmp_path)) == 2
+    assert reply["iterations"] % 4 == 0 and reply["stopped"]
     assert all(("bytes" in record) == (record["iter"] % 4 == 0) for record in seen), "in between nothing is sent"
     kept = {int(path.stem.split("-")[2]) for path in tmp_path.glob("*/checkpoint-*")}
-    assert said["iterations"] in kept and all(iteration % 4 == 0 for iteration in kept)
+    assert reply["iterations"] in kept and all(iteration % 4 == 0 for iteration in kept)
 
 
 @pytest.mark.long
 def test_turns_between_two_averages_are_refused(tmp_path: Path) -> None:
     wanted = json.dumps([{"after": 6, "rings": [[0]]}])
-    with ranks(1, *TRAIN, "--sync-every", "4", directory=tmp_path, more=lambda _: {"TESTBED_TURNS": wanted}) as running:
+    with ranks(1, *TRAIN, "--sync-every", "4", directory=tmp_path, more=lambda _: {"TESTBED_RING_CHANGES": wanted}) as running:
         [(code, _, err)] = running.finish()
-    assert code == 2 and "TESTBED_TURNS: after 6: with sync_every 4 ranks turn after every 4 iterations" in err
+    assert code == 2 and "TESTBED_RING_CHANGES: after 6: with sync_every 4 ranks turn after every 4 iterations" in err
 
 
 def test_ranks_agree_after_every_round_and_after_the_last_iteration() -> None:

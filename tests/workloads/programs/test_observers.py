@@ -44,7 +44,7 @@ observer = Lantern
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> str:
+def next_to(tmp_path: Path) -> str:
     """A search path on which the extensions are one that is made here."""
     package = tmp_path / "host" / "extensions" / "lantern" / "rank"
     package.mkdir(parents=True)
@@ -54,17 +54,17 @@ def beside(tmp_path: Path) -> str:
     return f"{tmp_path / 'host'}:{ROOT}"
 
 
-def test_each_rank_s_observer_is_told_of_every_step_and_may_have_what_the_ranks_begin_from(tmp_path: Path, beside: str) -> None:
+def test_each_rank_s_observer_is_told_of_every_step_and_may_have_what_the_ranks_begin_from(tmp_path: Path, next_to: str) -> None:
     """Its own checkpoint is of iteration 7; the ranks write one of iteration 2 first."""
-    for words, own, begun in (("", 0, 0), ("newer", 2, 7), ("alone", 0, 7)):
-        more = {"PYTHONPATH": beside, "TESTBED_OBSERVER_LANTERN": words}
-        command = (*TRAIN, "--iterations", str(begun + 2), "--resume", *(() if words else ("--checkpoint-every", "2")))
+    for text, own, begun in (("", 0, 0), ("newer", 2, 7), ("alone", 0, 7)):
+        more = {"PYTHONPATH": next_to, "TESTBED_OBSERVER_LANTERN": text}
+        command = (*TRAIN, "--iterations", str(begun + 2), "--resume", *(() if text else ("--checkpoint-every", "2")))
         with ranks(2, *command, directory=tmp_path, rings=[[0, 1]], more=lambda _, more=more: more, inside=True) as job:
             assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
         steps = [f"{word}{begun + n}" for n in (1, 2) for word in ("see [[0, 1]] ", "before ", "after ")]
         for rank in range(2):
-            told = (tmp_path / str(rank) / "told").read_text().splitlines()
-            assert told == [f"restore {own}", f"begin {begun} of mlp", *steps]
+            notices = (tmp_path / str(rank) / "told").read_text().splitlines()
+            assert notices == [f"restore {own}", f"begin {begun} of mlp", *steps]
         assert json.loads((tmp_path / "0" / "summary.json").read_text())["resumed_from"] == begun
 
 

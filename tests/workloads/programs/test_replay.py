@@ -24,11 +24,11 @@ TRAFFIC = {
             "rings": [[0, 1, 2, 3]],
             "lanes": [0],
             "schedule": [
-                *([1, k, (k + way) % 4, k, 0.0, 1.0] for k in range(4) for way in (1, 3)),
+                *([1, k, (k + path) % 4, k, 0.0, 1.0] for k in range(4) for path in (1, 3)),
                 *(
-                    [2, (k + way) % 4, (k + 2) % 4, k, 0.5 * half, 0.5 + 0.5 * half]
+                    [2, (k + path) % 4, (k + 2) % 4, k, 0.5 * half, 0.5 + 0.5 * half]
                     for k in range(4)
-                    for half, way in ((0, 1), (1, 3))
+                    for half, path in ((0, 1), (1, 3))
                 ),
             ],
         },
@@ -75,7 +75,7 @@ def test_ranks_whose_peer_is_killed_say_so_and_ask_to_be_started_again(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "text"),
     [
         ({"groups": [{"id": "g", "bytes": 8, "rings": [[0, 1], [0, 2]], "lanes": [0, 1]}]}, "do not name the same ranks"),
         ({"groups": [{"id": "g", "bytes": 8, "rings": [[0, 4]], "lanes": [0]}]}, "ranks of 0..3"),
@@ -89,8 +89,8 @@ def test_ranks_whose_peer_is_killed_say_so_and_ask_to_be_started_again(tmp_path:
         ({"transfers": [[0, 1]]}, "not as it should be"),
     ],
 )
-def test_traffic_that_makes_no_sense_is_refused(change: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_traffic_that_makes_no_sense_is_refused(change: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
         read_traffic({"TESTBED_TRAFFIC": json.dumps(TRAFFIC | change)}, 4)
 
 

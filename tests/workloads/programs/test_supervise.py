@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent.jobs import beats
+from agent.jobs import heartbeats
 from tests.kit.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -21,7 +21,7 @@ PATTERN = r"--pattern=iter (?P<iter>\d+) loss (?P<loss>[-+.\deEna]+)"
 
 
 def start(
-    directory: Path, program: str, *options: str, rank: int = 0, words: tuple[str, ...] = (), **env: str
+    directory: Path, program: str, *options: str, rank: int = 0, argv: tuple[str, ...] = (), **env: str
 ) -> subprocess.Popen[str]:
     directory.mkdir(exist_ok=True)
     script = directory / "program.py"
@@ -35,14 +35,14 @@ def start(
         "p",
         *options,
         "--",
-        *(words or (sys.executable, script)),
+        *(argv or (sys.executable, script)),
     ]
     with (directory / "log").open("w") as log:
         return subprocess.Popen(command, cwd=directory, env=here | env, stdout=log, stderr=subprocess.STDOUT, text=True)
 
 
-def ended(directory: Path, *words: Any, **more: Any) -> int:
-    return start(directory, *words, **more).wait(60)
+def ended(directory: Path, *argv: Any, **more: Any) -> int:
+    return start(directory, *argv, **more).wait(60)
 
 
 def iterations(directory: Path) -> list[dict[str, Any]]:
@@ -72,13 +72,13 @@ print("iter 23 loss 0.5")
     assert ended(tmp_path, program, PATTERN) == 0
     made = iterations(tmp_path)
     assert [r["iter"] for r in made] == [0, 1, 2, 3, 13, 23], "each once, and no earlier one again"
-    assert [row[0] for row in beats.read(str(tmp_path / "beat"), -1)["times"]] == [0, 1, 2, 3, 13, 23]
+    assert [row[0] for row in heartbeats.read(str(tmp_path / "heartbeat"), -1)["times"]] == [0, 1, 2, 3, 13, 23]
     assert [r.get("loss") for r in made] == [2.5, 1.5, 0.5, None, 0.001, 0.5], "no number, no loss"
     assert [r.get("steps", 1) for r in made] == [1, 1, 1, 1, 10, 10]
     assert sum(r["iter_ms"] * r.get("steps", 1) for r in made) >= 59, "however late a line is read, the times add up"
     assert all(r["t_wall_ns"] >= before_ns for r in made)
-    said = (tmp_path / "log").read_text()
-    assert said.startswith("starting\niter 0 loss 2.5\n") and said.count("x") == 100_000
+    output = (tmp_path / "log").read_text()
+    assert output.startswith("starting\niter 0 loss 2.5\n") and output.count("x") == 100_000
     assert summary(tmp_path)["ok"] and summary(tmp_path)["iterations"] == 23 and summary(tmp_path)["shown"] == 6
     assert summary(tmp_path)["first_loss"] == 2.5 and summary(tmp_path)["last_loss"] == 0.5
 
@@ -200,9 +200,9 @@ def test_the_programs_own_files_come_first_and_a_value_is_never_a_file(tmp_path:
     (files / "--data=train.py").write_text("")
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "python").symlink_to(sys.executable)
-    words = ("python", "train.py", "--data=train.py", "data=train.py", "/train.py", "nothing.py")
+    argv = ("python", "train.py", "--data=train.py", "data=train.py", "/train.py", "nothing.py")
     for rank in (0, 1):
-        assert ended(tmp_path, "", f"--directory={files}", f"--venv={venv}", rank=rank, words=words) == 0
+        assert ended(tmp_path, "", f"--directory={files}", f"--venv={venv}", rank=rank, words=argv) == 0
         arguments, package, cwd, env, path = json.loads((tmp_path / "seen").read_text())
         assert arguments == ["--data=train.py", "data=train.py", "/train.py", "nothing.py"]
         assert (package, cwd, env) == ("mine", str(tmp_path), str(venv)) and path.startswith(f"{venv}/bin:")

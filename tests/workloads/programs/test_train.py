@@ -21,8 +21,8 @@ PAIR = [[0, 1], [1, 0]]
 
 
 def summary(directory: Path) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads((directory / "0" / "summary.json").read_text())
-    return said
+    reply: dict[str, Any] = json.loads((directory / "0" / "summary.json").read_text())
+    return reply
 
 
 def until(true: Callable[[], bool], job: Ranks, within_s: float = 30.0) -> None:
@@ -51,14 +51,14 @@ def test_the_loss_falls_and_all_ranks_hold_the_same_weights(tmp_path: Path, mode
     )
     with ranks(2, *command, directory=tmp_path, rings=PAIR) as job:
         assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
-    said = summary(tmp_path)
-    assert said["ok"] and said["weights_identical"] and said["iterations"] == iterations
+    reply = summary(tmp_path)
+    assert reply["ok"] and reply["weights_identical"] and reply["iterations"] == iterations
     seen: list[dict[str, Any]] = records(tmp_path)  # type: ignore[assignment]
     assert [record["iter"] for record in seen] == list(range(1, iterations + 1))
     losses = [record["loss"] for record in seen]
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
     last = seen[-1]
-    assert last["bytes"] == 4 * said["parameters"], "every gradient was sent once"
+    assert last["bytes"] == 4 * reply["parameters"], "every gradient was sent once"
     assert last["samples"] == 32
     assert 0 <= last["comm_ms"] <= last["iter_ms"]
     assert last["busbw_gbps"] == pytest.approx(last["algbw_gbps"], abs=1e-5), "two ranks: the factor is 1"
@@ -80,9 +80,9 @@ def test_a_stopped_job_ends_at_one_iteration_and_resumes_after_it(tmp_path: Path
         job.signal(signal.SIGTERM, only=[1])  # one rank is told; all agree
         ended = job.finish()
     assert [(code, err) for code, _, err in ended] == [(0, "")] * 2
-    said = summary(tmp_path)
-    stopped_at = said["iterations"]
-    assert said["ok"] and said["stopped"] and said["weights_identical"]
+    reply = summary(tmp_path)
+    stopped_at = reply["iterations"]
+    assert reply["ok"] and reply["stopped"] and reply["weights_identical"]
     assert stopped_at == len(records(tmp_path))
     kept = sorted(path.name for path in tmp_path.glob("*/checkpoint-*"))
     assert kept == [f"checkpoint-{rank}-{stopped_at}.pt" for rank in range(2)]
@@ -123,8 +123,8 @@ def test_a_killed_rank_ends_the_others_at_once_with_a_clear_error(tmp_path: Path
         assert code == 75, err
         assert f"workloads.programs.train: rank {rank} on " in err and "lost a peer" in err
         assert len(err.splitlines()) == 1 and "/pytorch/" not in err and "callback" not in err
-    said = summary(tmp_path)
-    assert not said["ok"] and said["exit_code"] == 75 and "lost a peer" in said["error"]
+    reply = summary(tmp_path)
+    assert not reply["ok"] and reply["exit_code"] == 75 and "lost a peer" in reply["error"]
 
 
 def test_a_silent_rank_ends_the_others_within_the_timeout(tmp_path: Path) -> None:

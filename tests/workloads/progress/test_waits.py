@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.jobs import beats
+from agent.jobs import heartbeats
 from orchestrator.hosts.measurements import _beat
 from tests.house.repository import ROOT
 from tests.kit.waiting import until
-from workloads.progress.beat import Beat
+from workloads.progress.heartbeat import Heartbeat
 from workloads.progress.waits import LOOK_NS, Unknown, Waits
 
 SNMP = (
@@ -96,7 +96,7 @@ def test_a_kernel_that_does_not_say_it_is_not_one_without_waits(process: Process
     waits = Waits(process.path)
     assert waits.processor_ns() == 0
     process.path.joinpath("task", "10", "schedstat").write_text("nonsense")
-    assert waits.processor_ns() == 0 == Waits(process.path / "gone").processor_ns()
+    assert waits.processor_ns() == 0 == Waits(process.path / "ended").processor_ns()
     assert Unknown().processor_ns() == 0 and Unknown().causes(9 * LOOK_NS) == (0, 0, 0)
 
 
@@ -150,15 +150,15 @@ def test_what_the_process_waited_for_is_in_the_row_of_its_iteration_and_reaches_
 ) -> None:
     process.thread(10, 0)
     process.refused(0)
-    beat = Beat(tmp_path, 0, Waits(process.path))
-    beat._waits._looked_ns = 0
-    beat.begin(1)
+    heartbeat = Heartbeat(tmp_path, 0, Waits(process.path))
+    heartbeat._waits._looked_ns = 0
+    heartbeat.begin(1)
     process.thread(10, 40_000_000)
     process.refused(3)
-    beat.end()
-    beat.begin(2)
-    beat.end()
-    found = {"state": "running", **beats.read(str(tmp_path / "beat"), -1)}
+    heartbeat.end()
+    heartbeat.begin(2)
+    heartbeat.end()
+    found = {"state": "running", **heartbeats.read(str(tmp_path / "heartbeat"), -1)}
     first, second = _beat("gpu01", found).times
     assert (first.processor_ms, first.rwnd_limited_ms, first.retransmitted, first.refused) == (40.0, 0.0, 0, 3)
     assert (second.processor_ms, second.refused) == (0.001, 0)
@@ -167,6 +167,6 @@ def test_what_the_process_waited_for_is_in_the_row_of_its_iteration_and_reaches_
 
 
 def test_the_work_of_another_process_is_not_taken_for_that_of_the_one_that_watches_it(tmp_path: Path) -> None:
-    beat = Beat(tmp_path, 0, Unknown())
-    beat.shown(1, 4_000_000)
-    assert beats.read(str(tmp_path / "beat"), -1)["times"][0][6:] == [0, 0, 0, 0]
+    heartbeat = Heartbeat(tmp_path, 0, Unknown())
+    heartbeat.shown(1, 4_000_000)
+    assert heartbeats.read(str(tmp_path / "heartbeat"), -1)["times"][0][6:] == [0, 0, 0, 0]

@@ -151,9 +151,9 @@ def test_a_number_too_large_for_half_precision_arrives_over_several_iterations()
 @pytest.mark.parametrize("width", [1, 2, 5, 97, 50_001])
 def test_every_rank_gathers_the_rows_of_all(width: int) -> None:
     def rank(me: int, rings: Rings) -> Any:
-        for turn in range(2):
+        for step in range(2):
             table = torch.full((WORLD, width), -1, dtype=torch.int32)
-            table[me] = torch.arange(width) + 1000 * me + turn
+            table[me] = torch.arange(width) + 1000 * me + step
             (work,) = rings.gather(table)
             work.wait()
         return table

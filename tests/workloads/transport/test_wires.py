@@ -74,16 +74,16 @@ def test_a_ring_sums_every_number_again_and_again(order: tuple[int, ...], length
         buffer = Buffer.zeros(length, "float32", torch.device("cpu"), torch)
         ring = Round(wires.into[f"from {before}"], wires.out[f"from {me}"], at, world, buffer, torch)
         seen = []
-        for turn in range(3):
-            buffer.tensor.copy_(torch.arange(length) % 101 + me * 3 + turn)
+        for step in range(3):
+            buffer.tensor.copy_(torch.arange(length) % 101 + me * 3 + step)
             wires.carry([ring])
             seen.append(buffer.tensor.clone())
         wires.close()
         return seen
 
     for sums in together(world, rank):
-        for turn, found in enumerate(sums):
-            wanted = world * (torch.arange(length) % 101 + turn) + 3 * sum(range(world))
+        for ring_change, found in enumerate(sums):
+            wanted = world * (torch.arange(length) % 101 + ring_change) + 3 * sum(range(world))
             assert torch.equal(found, wanted.to(torch.float32))
 
 
@@ -138,9 +138,9 @@ def test_strangers_are_refused_and_the_peers_meet(monkeypatch: pytest.MonkeyPatc
         def set(self, key: str, value: str) -> None:
             """Strangers are there before any peer knows where the listener is."""
             for host, port in json.loads(value).values():
-                for words in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\x00\x02\xff\xff", b"\x00\x04from"):
+                for text in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\x00\x02\xff\xff", b"\x00\x04from"):
                     stranger = socket.create_connection((host, port), timeout=5)
-                    stranger.sendall(words)
+                    stranger.sendall(text)
                     opened.append(stranger)
             super().set(key, value)
 
@@ -256,12 +256,12 @@ def test_ranks_wait_for_one_that_has_not_begun_and_it_waits_for_none() -> None:
 
 def test_bytes_that_come_slowly_are_not_waiting_for_a_rank() -> None:
     stall, parts = Stall(), [bytes(20_000), bytes(60_000), bytes(80_000)]
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as there:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as other:
         here = listener.accept()[0]
         buffer = Buffer.zeros(40_000, "float32", torch.device("cpu"), torch)
         wire = Wire(here, 1)
-        there.sendall(parts[0])  # a quarter of its chunk
-        peer = threading.Thread(target=lambda: [(time.sleep(0.4), there.sendall(part)) for part in parts[1:]])
+        other.sendall(parts[0])  # a quarter of its chunk
+        peer = threading.Thread(target=lambda: [(time.sleep(0.4), other.sendall(part)) for part in parts[1:]])
         loop = Loop(10.0, stall)
         peer.start()
         stall.begin(time.monotonic_ns())

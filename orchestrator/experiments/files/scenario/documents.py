@@ -46,9 +46,9 @@ def with_fields(
 
 def differing_fields(documents: Sequence[Mapping[str, Any] | None], prefix: str) -> list[str]:
     """The fields in which plans are not all the same: `plan.links`, `plan.job.args.model`; `prefix`: the first word."""
-    there = [document for document in documents if document is not None]
-    found = [prefix] if 0 < len(there) < len(documents) else []
-    return found + [f"{prefix}.{name}" for name in _fields(there, "")]
+    existing = [document for document in documents if document is not None]
+    found = [prefix] if 0 < len(existing) < len(documents) else []
+    return found + [f"{prefix}.{name}" for name in _fields(existing, "")]
 
 
 def _fields(documents: Sequence[Mapping[str, Any]], inside: str) -> Iterator[str]:

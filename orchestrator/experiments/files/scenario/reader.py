@@ -114,8 +114,8 @@ class _Arms:
         for name, arm in self._edge.arms.items():
             for tenant in arm.tenants:
                 if tenant not in self._edge.tenants:
-                    words = f"there is no tenant {tenant}{did_you_mean(tenant, self._edge.tenants)}"
-                    self._problems.add(("arms", name, "tenants", tenant), words, key=True)
+                    text = f"there is no tenant {tenant}{did_you_mean(tenant, self._edge.tenants)}"
+                    self._problems.add(("arms", name, "tenants", tenant), text, key=True)
             if (arm.lab or arm.sweep) and self._edge.lab == "any":
                 self._problems.add(("arms", name), "an arm can change only a lab that the scenario starts: lab is any")
             if arm.lab and arm.lab.share and (self._edge.lab == "any" or self._edge.lab.queue is None):
@@ -131,8 +131,8 @@ class _Arms:
             kinds = {kind.key: kind for kind in arm_services().values() if kind.key}
             asked = {key: how for key in kinds if (how := getattr(arm, key)) is not None}
             for key, how in asked.items():
-                for words in kinds[key].wrong(how, read):
-                    self._problems.add(("arms", name, key), words)
+                for text in kinds[key].wrong(how, read):
+                    self._problems.add(("arms", name, key), text)
             if arm.sweep is None:
                 settle_ms, share = (arm.lab.settle_ms, arm.lab.share) if arm.lab else (None, None)
                 found[name] = Arm(name, setups, settle_ms, watchdog_s, asked=asked, share=share)
@@ -213,9 +213,9 @@ def _with_band(one: CompareEdge, tenant: str, path: Path, edge: ScenarioEdge, pr
         problems.add((*path, "iterations"), f"only span_ms is of a number of iterations, not {one.metric}")
     elif one.iterations is not None and one.iterations > edge.iterations:
         problems.add((*path, "iterations"), f"a measurement has {edge.iterations} iterations, not {one.iterations}")
-    words = one.name or f"{one.metric} {one.of}" + (f" / {one.over}" if one.over else "")
+    text = one.name or f"{one.metric} {one.of}" + (f" / {one.over}" if one.over else "")
     count = (one.iterations or edge.iterations) if one.metric == "span_ms" else 0
-    return Compared(words, one.metric, one.of, one.over, tenant, low, high, one.role, count)
+    return Compared(text, one.metric, one.of, one.over, tenant, low, high, one.role, count)
 
 
 def _differences(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems) -> None:

@@ -142,12 +142,12 @@ class Arm:
     share: str | None = None
 
     @property
-    def turning(self) -> bool:
+    def has_schedule(self) -> bool:
         """Whether some plan of this arm has a schedule: its slots may rest while a job is launched."""
         return any(setup.plan.document.get("schedule") for setup in self.setups.values())
 
     @property
-    def beside(self) -> tuple[tuple[str, str, Any], ...]:
+    def shared(self) -> tuple[tuple[str, str, Any], ...]:
         """The extensions whose services run beside its jobs, in order, each with a tenant that begins it, and how."""
         return tuple(
             (name, tenant, how)

@@ -95,12 +95,12 @@ class _Trials:
             self._existing(edge.lab, used)
         if self._problems:
             return ()
-        told = any(KIND in row for row in edge.rows)
+        notified = any(KIND in row for row in edge.rows)
         found: dict[str, Trial] = {}
         for row, kind in zip(rows, kinds, strict=True):
             for values in product(*axes.values()):
                 given = base | dict(zip(axes, values, strict=True)) | row
-                trial = self._trial(given, kind, {KIND: kind} if told else {})
+                trial = self._trial(given, kind, {KIND: kind} if notified else {})
                 found.setdefault(trial.key, trial)
         return tuple(found.values())
 
@@ -131,8 +131,8 @@ class _Trials:
             model = LabEdge if name.startswith(_LAB) else OF_KIND[kind]
             if field not in model.model_fields:
                 known = [*OF_KIND[kind].model_fields, *(f"{_LAB}{each}" for each in LabEdge.model_fields)]
-                words = f"no parameter of kind {kind}{did_you_mean(name, known)}"
-                self._problems.add(path, words, key=path[0] != "grid" or len(path) == 2)
+                text = f"no parameter of kind {kind}{did_you_mean(name, known)}"
+                self._problems.add(path, text, key=path[0] != "grid" or len(path) == 2)
                 return str(value), value
             models.add(model)
         checked = [check(each, {field: value}, self._problems, place=lambda inner: (*path, *inner[1:])) for each in models]

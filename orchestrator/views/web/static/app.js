@@ -1,9 +1,9 @@
-// Follows the server's events and keeps the page as the lab is. All words from the server are inserted as text, never as HTML.
+// Follows the server's events and keeps the page as the lab is. All text from the server is inserted as text, never as HTML.
 import { carried } from "./carried.js";
 import { Chart, together } from "./charts.js";
 import { Fabric } from "./fabric.js";
 import { ranks } from "./ranks.js";
-import { services, slots } from "./turning.js";
+import { services, slots } from "./slots.js";
 import { waterfall } from "./waterfall.js";
 
 const $ = (id) => document.getElementById(id);
@@ -84,30 +84,30 @@ const takers = {
       chart.plot.redraw(false);
     }
   },
-  turns(turns) {
-    const last = turns.find((turn) => turn.last);
-    $("turn").hidden = !last;
-    if (last) $("turn").textContent = `▼ ${clock(last.at)} ${last.words}`;
-    $("turn").title = last ? `${last.job}${MODES[last.mode] ?? ""}${last.after === undefined ? "" : `, after iteration ${last.after}`}${last.worst_rank_ms === undefined ? "" : `, worst rank ${short(last.worst_rank_ms)}`}` : "";
-    iterations.turns = turns.filter((turn) => turn.ok);
+  ring_changes(ringChanges) {
+    const last = ringChanges.find((ringChange) => ringChange.last);
+    $("ring-change").hidden = !last;
+    if (last) $("ring-change").textContent = `▼ ${clock(last.at)} ${last.message}`;
+    $("ring-change").title = last ? `${last.job}${MODES[last.mode] ?? ""}${last.after === undefined ? "" : `, after iteration ${last.after}`}${last.worst_rank_ms === undefined ? "" : `, worst rank ${short(last.worst_rank_ms)}`}` : "";
+    iterations.ringChanges = ringChanges.filter((ringChange) => ringChange.ok);
     iterations.plot.redraw(false);
   },
-  ranks(told) {
-    state.ranks = told;
+  ranks(data) {
+    state.ranks = data;
     showRanks();
   },
-  slots: (told) => slots($("slots"), $("slots-words"), told),
-  services(told) {
-    state.services = told;
-    services($("services"), told);
+  slots: (data) => slots($("slots"), $("slots-message"), data),
+  services(data) {
+    state.services = data;
+    services($("services"), data);
   },
-  carried(told) {
-    carried($("carried"), told);
-    fabric.copied(told.copied.to, told.copied.from);
+  carried(data) {
+    carried($("carried"), data);
+    fabric.copied(data.copied.to, data.copied.from);
   },
   job(job) {
     state.job = job;
-    $("job").textContent = job?.words ?? "";
+    $("job").textContent = job?.message ?? "";
     $("job").classList.toggle("bad", job?.state === "failed");
     showRanks();
   },
@@ -120,20 +120,20 @@ const takers = {
     }
     for (const line of lines) tell(line, whole);
   },
-  trouble: (words) => banner("trouble", words.join("\n")),
+  trouble: (message) => banner("trouble", message.join("\n")),
   safe: showSafe,
 };
-const ORDER = ["colours", "lab", "plan", "run", "slots", "services", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "ranks", "carried", "throughput", "iterations", "log", "trouble", "safe"];
+const ORDER = ["colours", "lab", "plan", "run", "slots", "services", "circuits", "states", "devices", "ports", "move", "marks", "ring_changes", "job", "ranks", "carried", "throughput", "iterations", "log", "trouble", "safe"];
 
-const MODES = { hold: ", paused in the dark", drain: ", its traffic had other paths", ride: "" };
+const MODES = { hold: ", paused in the dark", drain: ", its traffic had other paths", send: "" };
 
 // What ranks say of themselves is of a job that runs.
 function showRanks() {
-  const told = state.ranks, running = Boolean(told?.words) && !state.job?.ended;
-  $("ranks-words").hidden = !running;
-  $("ranks-words").textContent = told?.words ?? "";
-  $("ranks-words").classList.toggle("bad", Boolean(told?.trouble));
-  ranks($("ranks"), running ? told.ranks : []);
+  const data = state.ranks, running = Boolean(data?.message) && !state.job?.ended;
+  $("ranks-message").hidden = !running;
+  $("ranks-message").textContent = data?.message ?? "";
+  $("ranks-message").classList.toggle("bad", Boolean(data?.trouble));
+  ranks($("ranks"), running ? data.ranks : []);
 }
 
 function take(data, whole) {
@@ -167,9 +167,9 @@ function stats() {
     if (now[key] === undefined && last[key] !== undefined) $(`stat-${name}`).textContent = short(last[key]);
     stat(name, now[key] === undefined ? null : short(now[key]), { over: last[key] === undefined });
   }
-  $("stat-total-name").textContent = state.move?.turned ? "moved, turned, verified" : "moved, verified";
-  const always = fabric.total || !fabric.turning ? `${fabric.lit} / ${fabric.total}` : "";
-  stat("lit", fabric.total === undefined ? null : [always, fabric.turning && `${fabric.turning} in turn`].filter(Boolean).join(" + "));
+  $("stat-total-name").textContent = state.move?.changed ? "moved, rings changed, verified" : "moved, verified";
+  const always = fabric.total || !fabric.scheduled ? `${fabric.lit} / ${fabric.total}` : "";
+  stat("lit", fabric.total === undefined ? null : [always, fabric.scheduled && `${fabric.scheduled} in turn`].filter(Boolean).join(" + "));
   stat("traffic", traffic.latest === null ? null : traffic.latest >= 1000 ? `${(traffic.latest / 1000).toFixed(2)} Gb/s` : `${Math.round(traffic.latest)} Mb/s`);
   const job = state.job;
   const title = job ? `${job.name ?? job.of}: ${job.state ?? ""}, median of the latest` : "";
@@ -184,40 +184,40 @@ const VERBS = { dark: "go dark", making: "are being made", lit: "carry light", l
 function folded(line) {
   const of = line.event === "device" ? line.phase : line.event === "circuits" && VERBS[line.state] ? line.state : null;
   if (!of) return false;
-  folds = folds.filter((one) => Math.abs(line.at - one.at) < FOLD_S && one.words.isConnected);
+  folds = folds.filter((one) => Math.abs(line.at - one.at) < FOLD_S && one.message.isConnected);
   const one = folds.find((f) => f.event === line.event && f.of === of);
   if (!one) return false;
   one.devices.add(line.device);
   if (line.event === "device") {
-    one.words.textContent = `${[...one.devices].sort().join(", ")}: ${of}`;
+    one.message.textContent = `${[...one.devices].sort().join(", ")}: ${of}`;
     return true;
   }
   for (const id of line.circuits) one.ids.add(id);
-  if (one.ids.size > 1) one.words.textContent = `${[...one.devices].sort().join(", ")}: ${one.ids.size} circuits ${VERBS[line.state]}`;
+  if (one.ids.size > 1) one.message.textContent = `${[...one.devices].sort().join(", ")}: ${one.ids.size} circuits ${VERBS[line.state]}`;
   return true;
 }
 
 function tell(line, old) {
-  if (!old && line.state === "lost") $("said").textContent = line.words;
+  if (!old && line.state === "lost") $("announced").textContent = line.message;
   if (folded(line)) return;
   const item = document.createElement("li"), time = document.createElement("time");
   time.textContent = clock(line.at * 1000);
   time.dateTime = new Date(line.at * 1000).toISOString();
-  const words = document.createElement("span");
-  words.textContent = line.words;
-  if (line.state === "lost" || line.phase === "fault" || ["failed", "hands-needed", "died"].includes(line.status)) words.className = "bad";
-  item.append(time, words);
+  const message = document.createElement("span");
+  message.textContent = line.message;
+  if (line.state === "lost" || line.phase === "fault" || ["failed", "hands-needed", "died"].includes(line.status)) message.className = "bad";
+  item.append(time, message);
   if (line.event === "circuits" || line.event === "device") {
-    folds.push({ at: line.at, event: line.event, of: line.state ?? line.phase, ids: new Set(line.circuits ?? []), devices: new Set([line.device]), words });
+    folds.push({ at: line.at, event: line.event, of: line.state ?? line.phase, ids: new Set(line.circuits ?? []), devices: new Set([line.device]), message });
   }
   $("news").prepend(item);
   while ($("news").childElementCount > 100) $("news").lastElementChild.remove();
-  if (!old && ["run", "reconfig", "turn"].includes(line.event)) $("said").textContent = line.words;
+  if (!old && ["run", "reconfig", "ring_change"].includes(line.event)) $("announced").textContent = line.message;
 }
 
 const banners = new Map();
-function banner(name, words) {
-  if (words) banners.set(name, words);
+function banner(name, message) {
+  if (message) banners.set(name, message);
   else banners.delete(name);
   $("banner").textContent = [...banners.values()].join("\n");
   $("banner").hidden = banners.size === 0;
@@ -250,7 +250,7 @@ function listen() {
     alive();
     take(JSON.parse(event.data), false);
   });
-  stream.addEventListener("beat", alive);
+  stream.addEventListener("heartbeat", alive);
   stream.addEventListener("crowded", () => (crowded = true));
   stream.addEventListener("error", lost);
 }
@@ -285,9 +285,9 @@ async function enter() {
   if (!once) return;
   history.replaceState(null, "", location.pathname);
   const answer = await fetch("enter", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ key: once }) });
-  const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) return void banner("key", said.words ?? "The key was refused.");
-  key = said.token;
+  const reply = await answer.json().catch(() => ({}));
+  if (!answer.ok) return void banner("key", reply.message ?? "The key was refused.");
+  key = reply.token;
   try {
     sessionStorage.setItem("key", key);
   } catch { /* then until the page is closed */ }
@@ -304,22 +304,22 @@ function showSafe(safe) {
   button.textContent = safe.state === "running" ? `To ${safe.plan} …` : safe.plan ? `Safe state: ${safe.plan}` : "Safe state";
   button.title = safe.state === "none" ? "No safe plan is set: testbed ui --safe-plan PLAN"
     : key === null ? "Only with a key: open the address with a key that testbed ui printed" : `Bring ${safe.plan} up (s)`;
-  banner("safe", safe.state === "failed" ? `The safe plan ${safe.plan} did not come up:\n${safe.words}` : "");
-  if (was && was !== safe.state && safe.state === "done") $("said").textContent = safe.words;
+  banner("safe", safe.state === "failed" ? `The safe plan ${safe.plan} did not come up:\n${safe.message}` : "");
+  if (was && was !== safe.state && safe.state === "done") $("announced").textContent = safe.message;
 }
 
 function askSafe() {
-  if ($("safe").disabled) return void ($("said").textContent = $("safe").title);
-  $("safe-words").textContent = `${state.safe.plan} (${state.safe.file}) is brought up as with testbed up, in place of the plan that is up. A job that runs takes over its next rings while it runs; if it cannot, or the plan has another job, it is stopped and the plan's job is launched. If another change is running, this one waits for it.`;
+  if ($("safe").disabled) return void ($("announced").textContent = $("safe").title);
+  $("safe-message").textContent = `${state.safe.plan} (${state.safe.file}) is brought up as with testbed up, in place of the plan that is up. A job that runs takes over its next rings while it runs; if it cannot, or the plan has another job, it is stopped and the plan's job is launched. If another change is running, this one waits for it.`;
   $("safe-dialog").showModal();
   $("safe-yes").focus();
 }
 $("safe-dialog").addEventListener("close", async () => {
   if ($("safe-dialog").returnValue !== "yes") return;
   const answer = await fetch("safe", { method: "POST", headers: { authorization: `Bearer ${key}` } }).catch(() => null);
-  const said = await answer?.json().catch(() => ({}));
+  const reply = await answer?.json().catch(() => ({}));
   if (answer?.status === 401) dropKey();
-  if (!answer?.ok) banner("safe", said?.words ?? "The server did not answer.");
+  if (!answer?.ok) banner("safe", reply?.message ?? "The server did not answer.");
   showSafe(state.safe && answer?.status === 401 ? { ...state.safe } : null);
 });
 
@@ -331,7 +331,7 @@ $("help").addEventListener("click", () => $("help-dialog").showModal());
 for (const dialog of document.querySelectorAll("dialog")) dialog.addEventListener("cancel", () => (dialog.returnValue = "no"));
 const zoom = (step) => {
   const seconds = charts.map((chart) => chart.zoom(step))[0];
-  $("said").textContent = `charts over ${seconds < 120 ? `${seconds} seconds` : `${seconds / 60} minutes`}`;
+  $("announced").textContent = `charts over ${seconds < 120 ? `${seconds} seconds` : `${seconds / 60} minutes`}`;
 };
 const keys = { t: turnTheme, s: askSafe, "?": () => $("help-dialog").showModal(), "+": () => zoom(-1), "=": () => zoom(-1), "-": () => zoom(1), b: () => document.body.toggleAttribute("data-big") };
 addEventListener("keydown", (event) => {

@@ -6,18 +6,18 @@ const element = (name, kind, parent) => {
   return made;
 };
 
-// A strip of the latest iterations, or a bar; words beside it.
-export function carried(root, told) {
-  root.hidden = !told.marks.length;
+// A strip of the latest iterations, or a bar; text next to it.
+export function carried(root, data) {
+  root.hidden = !data.marks.length;
   root.replaceChildren();
-  for (const mark of told.marks) {
+  for (const mark of data.marks) {
     const item = element("mark", "li", root);
     item.dataset.name = mark.name;
     item.dataset.bad = mark.bad;
     element("name", "b", item).textContent = mark.name;
-    const words = element("words", "span", item);
-    words.textContent = mark.words;
-    item.title = `${mark.name}: ${mark.words}`;
+    const message = element("message", "span", item);
+    message.textContent = mark.message;
+    item.title = `${mark.name}: ${mark.message}`;
     if (mark.cells) {
       const strip = element("cells", "span", item);
       for (const cell of mark.cells) element("cell", "span", strip).dataset.verdict = cell;

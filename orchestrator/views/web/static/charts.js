@@ -1,4 +1,4 @@
-// Two series over the same time, with a mark where light was moved and one where the job turned. Drawn by uPlot.
+// Two series over the same time, with a mark where light was moved and one where the job changed. Drawn by uPlot.
 const WINDOWS = [60, 180, 600];
 const STALE_MS = 120_000;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -8,7 +8,7 @@ export class Chart {
     Object.assign(this, { root, unit, gap, points });
     this.values = new Map();
     this.marks = [];
-    this.turns = [];
+    this.ringChanges = [];
     this.window = WINDOWS[1];
     this.empty = document.createElement("p");
     this.empty.className = "empty";
@@ -55,44 +55,44 @@ export class Chart {
     ctx.lineWidth = 2 * devicePixelRatio;
     ctx.font = `${parseFloat(getComputedStyle(document.body).fontSize) * 0.82 * devicePixelRatio}px system-ui, sans-serif`;
     const at = (ms) => plot.valToPos(ms / 1000, "x", true), dot = devicePixelRatio;
-    const turned = new Set(this.turns.map((turn) => turn.run)); // what the job stood is written there, with the dark time in it
-    const marks = this.marks.map((mark) => ({ x: at(mark.at), words: turned.has(mark.run) ? [] : [mark.dark_ms == null ? mark.status ?? "moving" : `dark ${mark.dark_ms.toFixed(0)} ms`] }));
-    for (const turn of this.turns) {
-      const words = turn.words.split(";")[0], short = words.split(":")[0];
-      marks.push({ x: at(turn.at), turn: true, words: [words, short, short.replace("job stood ", "")] });
+    const changed = new Set(this.ringChanges.map((ringChange) => ringChange.run)); // what the job stood is written there, with the dark time in it
+    const marks = this.marks.map((mark) => ({ x: at(mark.at), message: changed.has(mark.run) ? [] : [mark.dark_ms == null ? mark.status ?? "moving" : `dark ${mark.dark_ms.toFixed(0)} ms`] }));
+    for (const ringChange of this.ringChanges) {
+      const message = ringChange.message.split(";")[0], short = message.split(":")[0];
+      marks.push({ x: at(ringChange.at), ringChange: true, message: [message, short, short.replace("job stood ", "")] });
     }
-    const taken = marks.filter((mark) => mark.turn).map(({ x }) => [x, x]); // labels share one line: the latest turn has its own first
-    const drawn = marks.filter((mark) => mark.x >= left && mark.x <= left + width).sort((a, b) => Boolean(b.turn) - Boolean(a.turn) || b.x - a.x);
-    for (const { x, turn, words } of drawn) {
-      ctx.strokeStyle = ctx.fillStyle = css(turn ? "--turn" : "--mark");
-      ctx.setLineDash(turn ? [] : [6 * dot, 4 * dot]);
+    const taken = marks.filter((mark) => mark.ringChange).map(({ x }) => [x, x]); // labels share one line: the latest ringChange has its own first
+    const drawn = marks.filter((mark) => mark.x >= left && mark.x <= left + width).sort((a, b) => Boolean(b.ringChange) - Boolean(a.ringChange) || b.x - a.x);
+    for (const { x, ringChange, message } of drawn) {
+      ctx.strokeStyle = ctx.fillStyle = css(ringChange ? "--ring-change" : "--mark");
+      ctx.setLineDash(ringChange ? [] : [6 * dot, 4 * dot]);
       ctx.beginPath();
       ctx.moveTo(x, top);
       ctx.lineTo(x, top + height);
       ctx.stroke();
-      if (turn) {
+      if (ringChange) {
         ctx.beginPath();
         ctx.moveTo(x - 5 * dot, top - 5 * dot);
         ctx.lineTo(x + 5 * dot, top - 5 * dot);
         ctx.lineTo(x, top + 5 * dot);
         ctx.fill();
       }
-      this.label(ctx, words, x, left, left + width, top, taken);
+      this.label(ctx, message, x, left, left + width, top, taken);
     }
     ctx.restore();
   }
 
   // Write the longest of `words` for which there is room to the right of a mark, or to its left.
-  label(ctx, words, x, from, to, top, taken) {
+  label(ctx, message, x, from, to, top, taken) {
     const gap = 9 * devicePixelRatio;
-    for (const said of words) {
-      const wide = ctx.measureText(said).width;
+    for (const reply of message) {
+      const wide = ctx.measureText(reply).width;
       for (const begin of [x + gap, x - gap - wide]) {
         const end = begin + wide;
         if (begin < from || end > to || taken.some(([a, b]) => begin < b + gap && end > a - gap)) continue;
         taken.push([begin, end]);
         ctx.textAlign = "left";
-        return void ctx.fillText(said, begin, top - 4 * devicePixelRatio);
+        return void ctx.fillText(reply, begin, top - 4 * devicePixelRatio);
       }
     }
   }

@@ -75,9 +75,9 @@ export class Fabric {
   // Where there are many: along the radius.
   #spoke(host, middle, group) {
     const [x, y] = at(middle, RADIUS + 32);
-    const turned = (middle * 180) / Math.PI - (middle < Math.PI ? 90 : 270);
+    const rotated = (middle * 180) / Math.PI - (middle < Math.PI ? 90 : 270);
     const text = shape("text", { x, y, "text-anchor": middle < Math.PI ? "start" : "end", "dominant-baseline": "central" }, group);
-    text.setAttribute("transform", `rotate(${turned} ${x} ${y})`);
+    text.setAttribute("transform", `rotate(${rotated} ${x} ${y})`);
     text.classList.add("many");
     text.textContent = host;
   }
@@ -127,13 +127,13 @@ export class Fabric {
       }
       arc.leaving = false;
       Object.assign(arc, { a: circuit.a, b: circuit.b, ids: circuit.ids, devices: circuit.devices });
-      arc.words = `${circuit.a} ${circuit.ids.size > 1 ? "–" : "→"} ${circuit.b}, ${circuit.path.join(", ")}, ${circuit.owner}`;
+      arc.message = `${circuit.a} ${circuit.ids.size > 1 ? "–" : "→"} ${circuit.b}, ${circuit.path.join(", ")}, ${circuit.owner}`;
       const curve = this.#curve(circuit.a, circuit.b);
       arc.halo.setAttribute("d", curve);
       arc.line.setAttribute("d", curve);
       arc.group.style.setProperty("--thick", this.thin);
       arc.group.classList.toggle("off", this.only !== null && !arc.devices.includes(this.only));
-      if (owners.size > 1) arc.title.textContent = arc.words;
+      if (owners.size > 1) arc.title.textContent = arc.message;
       this.#show(arc);
     }
     this.recolour();
@@ -159,15 +159,15 @@ export class Fabric {
     if (state === was) return clearTimeout(arc.timer);
     clearTimeout(arc.timer);
     const left = was === "dark" || was === "making" ? arc.since + HOLD_MS - performance.now() : 0;
-    if (state === "lit" && left > 0 && !arc.turns) {
+    if (state === "lit" && left > 0 && !arc.scheduled) {
       arc.timer = setTimeout(() => this.#show(arc), left);
       return undefined;
     }
     if (state !== "lit" && was !== "dark" && was !== "making") arc.since = performance.now();
-    arc.turns = state === "waits" || state === "in turn" || (arc.turns && was !== undefined);
+    arc.scheduled = state === "waits" || state === "in turn" || (arc.scheduled && was !== undefined);
     arc.group.dataset.state = state;
-    arc.group.classList.toggle("fresh", state === "lit" && was !== undefined && !arc.turns);
-    arc.title.textContent = `${arc.words}: ${state}`;
+    arc.group.classList.toggle("fresh", state === "lit" && was !== undefined && !arc.scheduled);
+    arc.title.textContent = `${arc.message}: ${state}`;
     return undefined;
   }
 
@@ -204,7 +204,7 @@ export class Fabric {
       const button = this.list.querySelector(`[data-device="${CSS.escape(name)}"]`);
       if (!button) continue;
       button.dataset.phase = device.phase;
-      button.querySelector(".phase").textContent = device.phase + (device.words && device.phase !== "up" ? ` ${device.words.slice(0, 40)}` : "");
+      button.querySelector(".phase").textContent = device.phase + (device.message && device.phase !== "up" ? ` ${device.message.slice(0, 40)}` : "");
     }
   }
 
@@ -240,12 +240,12 @@ export class Fabric {
     const states = [...this.drawn.values()].filter((arc) => !arc.leaving).flatMap((arc) => [...arc.ids]);
     const how = (state) => states.filter(([, s]) => s === state).length;
     this.lit = how("lit");
-    this.turning = how("in turn");
+    this.scheduled = how("in turn");
     this.total = this.lit + how("lost") + Math.max(how("dark"), how("making")); // what is moved is there twice
     const heard = new Map();
     for (const [id, s] of states) if (s !== "waits") heard.set(id.split("->")[1], s === "lit" || s === "in turn" ? "1" : s === "lost" ? "0" : "");
     for (const [port, dot] of this.dots) dot.dataset.lit = heard.get(port) ?? "";
-    this.title.textContent = `${this.lit} of ${this.total} circuits carry light${this.turning ? `, ${this.turning} have turns` : ""}`;
+    this.title.textContent = `${this.lit} of ${this.total} circuits carry light${this.scheduled ? `, ${this.scheduled} have turns` : ""}`;
     this.nothing.hidden = states.length > 0;
   }
 }

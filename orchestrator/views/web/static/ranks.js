@@ -15,13 +15,13 @@ function column(rank, most) {
     box.append(bar);
   }
   const now = rank.state === undefined ? "" : `${rank.state}, iteration ${rank.iteration}${rank.phase ? `, ${rank.phase} for ${rank.age_s.toFixed(1)} s` : ""}; `;
-  const parts = known ? PARTS.map(([part, words]) => `${words} ${sizes[part].toFixed(1)} ms`).reverse().join(", ") : "";
+  const parts = known ? PARTS.map(([part, message]) => `${message} ${sizes[part].toFixed(1)} ms`).reverse().join(", ") : "";
   box.title = `${rank.rank}: ${now}${parts}`;
   return box;
 }
 
-export function ranks(root, told) {
-  root.hidden = !told.length;
-  const most = Math.max(1, ...told.map((rank) => Math.max(rank.iter_ms ?? 0, (rank.compute_ms ?? 0) + (rank.exposed_ms ?? 0))));
-  root.replaceChildren(...told.map((rank) => column(rank, most)));
+export function ranks(root, data) {
+  root.hidden = !data.length;
+  const most = Math.max(1, ...data.map((rank) => Math.max(rank.iter_ms ?? 0, (rank.compute_ms ?? 0) + (rank.exposed_ms ?? 0))));
+  root.replaceChildren(...data.map((rank) => column(rank, most)));
 }
